@@ -1008,6 +1008,11 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
             dtype=None if deep else "numeric",
         )
     except ValueError as error:
+        if "inhomogeneous shape" in str(error):
+            raise ValueError(
+                "X is a list of samples of different shapes: expected samples of one shape, as one array (n, …); "
+                "lapae train FOLDER brings images to one size"
+            ) from error
         if not str(error).startswith("could not convert string"):
             raise
         raise ValueError(f"X holds text, {error}: expected numbers, or a frame, whose columns may be text") from error

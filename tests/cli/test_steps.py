@@ -160,6 +160,29 @@ def test_steps_that_are_further_apart_than_those_of_training_are_told(run, capsy
         assert ("Resample the file first" in capsys.readouterr().err) == told
 
 
+@pytest.mark.parametrize("command", ["score", "drift"])
+def test_what_is_wrong_with_a_file_is_told(run, capsys, command):
+    """A dead sensor, steps out of order, a header alone: score and drift say so alike."""
+    frame, new = series(3), run / "faulty.csv"
+    where = [str(run / "run"), str(new)] + (["--out", str(run / "faulty-scores.csv")] if command == "score" else [])
+
+    def told(frame: pd.DataFrame) -> tuple[int, str]:
+        frame.to_csv(new, index=False)
+        capsys.readouterr()
+        return main([command, *where]), capsys.readouterr().err
+
+    assert told(frame) == (0, "")
+    rc, said = told(frame.assign(heat=np.nan))
+    assert rc == 0
+    assert "no value at all in heat: it has no part in the scores" in said
+    one = np.where(np.arange(N) == N - 1, 100.0, np.nan)  # in the last block alone
+    assert "no value" not in told(frame.assign(heat=one))[1]
+    assert "not in the order of time" in told(frame.iloc[::-1])[1]
+    rc, said = told(frame.iloc[:0])
+    assert rc == 2
+    assert "there are no steps to" in said
+
+
 def test_drift_of_a_table(run, capsys):
     rng = np.random.default_rng(0)
 

@@ -202,3 +202,27 @@ def test_rows_without_times_have_none():
     assert times_of([["a"], ["b"], ["c"]]) is None
     assert times_of([[], [], []]) is None
     assert times_of([["5"], ["5"], ["5"]]) is None
+
+
+def test_a_channel_without_a_value_in_training_is_told():
+    """Its values in new data have no effect: a sensor that was connected late would be taken for a watched one."""
+    frame = series().drop(columns="time")
+    frame.loc[: T - 50, "heat"] = np.nan
+    with pytest.warns(UserWarning, match="no value at all in channel 'heat' of the training set"):
+        Data.of(frame, window=16, stride=4)
+    windows = np.random.default_rng(0).normal(size=(60, 16, 3))
+    windows[..., 1] = np.nan
+    with pytest.warns(UserWarning, match=r"no value at all in channel 1 \(from 0\) of the training set"):
+        Data.of(windows)
+
+
+def test_channels_with_a_value_and_margins_of_images_are_not_told(recwarn):
+    windows = np.random.default_rng(0).random((60, 16, 3))
+    windows[1:, :, 1] = np.nan
+    windows[0, 3:, 1] = np.nan
+    data = Data.of(3 * windows - 1, validation=5, calibration=5, test=0)
+    assert np.isnan(np.asarray(data.train.x)).any()
+    images = np.random.default_rng(0).random((60, 16, 16))
+    images[:, :, 15] = np.nan
+    assert Data.of(images).kind == "image"
+    assert not [str(w.message) for w in recwarn if "no value at all" in str(w.message)]

@@ -209,3 +209,8 @@ def test_sparse_matrices_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match=r"[Ss]parse.*dense"):
         LaplacianAutoencoder(epochs=1).fit(sparse.csr_matrix(np.eye(50)))
+
+
+def test_samples_of_several_shapes_are_refused_in_plain_words():
+    with pytest.raises(ValueError, match=r"samples of different shapes: expected samples of one shape, as one array"):
+        LaplacianAutoencoder(epochs=1).fit([np.zeros((16, 16)), np.zeros((8, 16))])

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapae.cli.new_data import UNNAMED, PredictOptions, Run, Source, open_model, open_source, predicted, with_options
+from lapae.cli.new_data import (
+    UNNAMED,
+    PredictOptions,
+    Run,
+    Source,
+    open_model,
+    open_source,
+    predicted,
+    warn_of_unobserved,
+    with_options,
+)
 from lapae.cli.parsing import parse
-from lapae.errors import ConfigError
+from lapae.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,18 +60,23 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.calibrate.conformal import by_chance, p_values
     from lapae.calibrate.drift import DriftAlarm
+    from lapae.cli.steps import warn_of_times
 
     options = command.options
     model = with_options(open_model(command.run, options), options)
     if model.space.kind not in ("table", "series"):
         raise ConfigError(f"lapae drift is for tables and series, this is a run of {model.space.kind}s")
     source = open_source(command.input, model, options)
+    blocks = predicted(model, source, lambda m, x: {"x": x, "anomaly_score": m.anomaly_score(x)[0]}, "scoring")
     kept = [
         (rows.cells, rows.found["x"], rows.found["anomaly_score"])
-        for rows in predicted(model, source, lambda m, x: {"x": x, "anomaly_score": m.anomaly_score(x)[0]}, "scoring")
+        for rows in warn_of_unobserved(model, command.input, blocks)
     ]
+    if not kept:
+        raise DataError(f"{command.input}: there are no {'steps' if source.is_series else 'rows'} to compare")
+    warn_of_times(source, model)
     cells = [cell for block, _, _ in kept for cell in block]
-    score = np.concatenate([part for _, _, part in kept]) if kept else np.empty(0)
+    score = np.concatenate([part for _, _, part in kept])
     reference, at = model.step_rule().held_out, np.arange(len(score))
     if source.is_series:
         first = np.array([int(cell) for (cell,) in cells])

@@ -189,6 +189,25 @@ def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str,
             yield Rows(block.names, block.cells, found, block)
 
 
+def warn_of_unobserved(model: Model, path: Path, blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield blocks as they are, and at the end warn of columns or channels that have no value in any of them."""
+    import warnings
+
+    import numpy as np
+
+    names = model.space.names or tuple(f"{i} (from 0)" for i in range(model.space.shape[-1]))
+    known = np.full(len(names), model.space.kind == "image")
+    some = False
+    for rows in blocks:
+        if not known.all() and rows.block is not None and len(rows.block.x):
+            some = True
+            known |= ~np.isnan(np.asarray(rows.block.x, float)).reshape(-1, len(known)).all(0)
+        yield rows
+    if some and not known.all():
+        told = ", ".join(name for name, there in zip(names, known.tolist(), strict=True) if not there)
+        warnings.warn(f"{path}: no value at all in {told}: it has no part in the scores", stacklevel=2)
+
+
 def verdicts(p: Any, rate: float) -> list[str]:
     """Return cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, empty where p is NaN."""
     return ["" if value != value else str(int(value <= rate)) for value in p.tolist()]

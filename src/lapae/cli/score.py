@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from lapae.cli.many import is_many, map_many
-from lapae.cli.new_data import PredictCommand, check_out, finish, verdicts
+from lapae.cli.new_data import PredictCommand, check_out, finish, verdicts, warn_of_unobserved
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -216,6 +216,7 @@ def main(arguments: Sequence[str]) -> int:
 
     most = MostUnusual(partial(scores, explain=command.explain, maps=command.maps is not None))
     model, source, blocks = command.predictions(most, "scoring", EXPLAINED if command.explain else None)
+    blocks = warn_of_unobserved(model, command.input, blocks)
     if command.maps is not None:
         from lapae.cli.maps import writing
 

@@ -26,6 +26,13 @@ MOST_FLAGGED = 0.5
 """Share of flagged steps in a file above which its data are said to have drifted."""
 
 
+def warn_of_times(source: Reader, model: Model) -> None:
+    """Warn if the times of a series that was read are out of order, have pauses or other distances than in training."""
+    if source.steps is not None and (times := times_of(source.steps.cells)) is not None:
+        for fault in time_faults(*times, model.space.shape[0], model.space.interval):
+            warnings.warn(f"{source.path}: {fault}", stacklevel=3)
+
+
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
 ) -> tuple[int, int, str]:
@@ -55,9 +62,7 @@ def write_steps(
     begun = next(of_windows, None)  # the steps are known once windows are read
     if begun is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
-    if (times := times_of(source.steps.cells)) is not None:
-        for fault in time_faults(*times, model.space.shape[0], model.space.interval):
-            warnings.warn(f"{source.path}: {fault}", stacklevel=2)
+    warn_of_times(source, model)
     threshold = model.threshold(rule, overlap=model.space.shape[0])
     steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, threshold)
     assert steps is not None

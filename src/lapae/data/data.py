@@ -117,6 +117,7 @@ class Data:
         known += ("features", "interval")
         about = {field: getattr(records, field) for field in known}
         space = Space.of(train.x, **about, tile=records.groups is not None)
+        warn_of_unlearned(records, space, train)
         return cls(space, train, valid, calib, held_out)
 
 
@@ -133,6 +134,27 @@ def observed(records: Records) -> np.ndarray | None:
     told = f"{int(empty.sum())} of {len(empty)} rows, the first is row {np.argmax(empty)}"
     warnings.warn(f"{records.name}: nothing observed in {told}: they are left out", stacklevel=4)
     return np.flatnonzero(~empty)
+
+
+def warn_of_unlearned(records: Records, space: Space, train: Split) -> None:
+    """Warn of columns of a table and channels of windows that have no value in the training set.
+
+    The model ignores their values in new data, whatever these are. (Positions of images may lack values for good.)
+    """
+    if not records.missing or space.kind == "image" or len(space.shape) > 2:
+        return
+    known = np.zeros(train.x.shape[-1], bool)
+    for _, part in chunks(train.x):
+        known |= ~np.isnan(part).reshape(-1, len(known)).all(0)
+        if known.all():
+            return
+    what, names = ("column" if space.kind == "table" else "channel"), space.names
+    told = ", ".join(repr(names[i]) if names else f"{i} (from 0)" for i in np.flatnonzero(~known))
+    warnings.warn(
+        f"{records.name}: no value at all in {what} {told} of the training set: nothing is learned of it, and its "
+        "values in new data have no effect on scores",
+        stacklevel=4,
+    )
 
 
 def at(records: Records, index: np.ndarray) -> Records:

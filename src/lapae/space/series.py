@@ -27,7 +27,8 @@ def starts(n_steps: int, window: int, stride: int) -> np.ndarray:
 def cut(x: np.ndarray, window: int, where: str | Path = "X") -> np.ndarray:
     """Return all windows (n, window, C) of a series (T, C), one for each first step, as a view without a copy."""
     if len(x) < window:
-        raise DataError(f"{where}: a series of {len(x):,} steps is shorter than a window of {window}")
+        steps = "1 step" if len(x) == 1 else f"{len(x):,} steps"
+        raise DataError(f"{where}: a series of {steps} is shorter than a window of {window}")
     return sliding_window_view(x, window, axis=0).swapaxes(1, 2)
 
 
