@@ -1015,7 +1015,9 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
             ) from error
         if not str(error).startswith("could not convert string"):
             raise
-        raise ValueError(f"X holds text, {error}: expected numbers, or a frame, whose columns may be text") from error
+        raise ValueError(
+            f"X contains text, {error}: expected numbers, or a frame, whose columns may be text"
+        ) from error
     if deep and reset:
         for name in ("n_features_in_", "feature_names_in_"):
             estimator.__dict__.pop(name, None)

@@ -275,7 +275,7 @@ class Pipeline(nn.Module):
         natural = model.natural and _is_dense(model)
         if model.config.method.options.predictive != "moments" and not natural:
             raise ConfigError(
-                "only models that predict by moments can be exported, or networks of linear layers with "
+                "only models that predict by moments can be exported, and networks of linear layers with "
                 "hessian='lowrank': method online or posthoc, predictive='moments' or, of tables, the default"
             )
         self.dtype = torch.float64 if model.space.kind == "table" else torch.float32

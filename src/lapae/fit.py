@@ -504,7 +504,7 @@ def learn_on(model: Model, X: Any) -> Model:
     """
     config, known = model.config, model.calibration
     if config.method.method != "online":
-        raise ConfigError("only the online method can go on learning: it updates its posterior as it trains")
+        raise ConfigError("only the online method can continue to learn: it updates its posterior as it trains")
     if known is None:
         raise RunError(UNFINISHED)
     x, turn = model.tensor(X), model.metrics.get("portions", 0)

@@ -117,7 +117,7 @@ def test_rows_are_told_apart_by_a_column_of_labels(table, data, capsys):
 def test_a_label_column_is_one_of_the_file(table, capsys):
     run, file = str(table / "run"), str(table / "t.csv")
     assert main(["eval", "detection", run, "--data", file, "--label-column", "nope"]) == 2
-    assert "no column 'nope' beside the features; expected one of 'state'" in capsys.readouterr().err
+    assert "no column 'nope' besides the features; expected one of 'state'" in capsys.readouterr().err
 
 
 def test_a_table_is_imputed_by_column(table, capsys):

@@ -192,7 +192,7 @@ def test_lists_and_objects_may_hold_what_pandas_has_for_a_missing_value():
     model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(x)
     for given in (x, x.tolist()):
         np.testing.assert_array_equal(model.score_samples(given), model.score_samples(numbers))
-    with pytest.raises(ValueError, match=r"X holds text, .*'Oslo'.*: expected numbers, or a frame"):
+    with pytest.raises(ValueError, match=r"X contains text, .*'Oslo'.*: expected numbers, or a frame"):
         model.fit(np.array([["Oslo", 1], ["Rome", 2]], object))
 
 

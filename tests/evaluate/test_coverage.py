@@ -76,7 +76,7 @@ def test_rows_that_had_a_part_in_training_are_a_warning(normal):
     x = np.zeros((20, 3))
     whole = all_to_test(x)
     no_test = replace(whole, valid=whole.test, test=whole.train)
-    with pytest.warns(UserWarning, match="judged by 20 validation samples"):
+    with pytest.warns(UserWarning, match="evaluated on 20 validation samples"):
         assert evaluate(normal, no_test, CoverageOptions()).split == "validation"
     with pytest.raises(ConfigError, match="--data FILE"):
         held_out(replace(no_test, valid=whole.train), None, 0)

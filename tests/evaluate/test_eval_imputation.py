@@ -84,5 +84,5 @@ def test_the_median_is_that_of_each_pixel():
 
 
 def test_nothing_to_hide(normal):
-    with pytest.raises(ConfigError, match="nothing was hidden of 5 samples"):
+    with pytest.raises(ConfigError, match="no value was hidden in 5 samples"):
         evaluate(normal, all_to_test(np.full((5, 3), np.nan)), ImputationOptions())

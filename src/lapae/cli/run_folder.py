@@ -61,7 +61,7 @@ def given_data(model: Model, file: Path, label_column: str | None = None) -> Dat
     if label_column is not None:
         if label_column not in block.names:
             there = f"expected one of {', '.join(map(repr, block.names))}" if block.names else "there are no others"
-            raise ConfigError(f"{file}: no column {label_column!r} beside the features; {there}")
+            raise ConfigError(f"{file}: no column {label_column!r} besides the features; {there}")
         place = block.names.index(label_column)
         y, names = as_classes(file, np.array([str(row[place]).strip() for row in block.cells]), len(block.x))
         space = replace(space, label_names=names)

@@ -141,7 +141,7 @@ def _encoding(path: Path, head: bytes) -> str:
         return "utf-8-sig"
     if b"\0" in head:
         raise DataError(
-            f"{path}: cannot be read as .csv: it holds zero bytes, as UTF-16 without a byte order mark does; "
+            f"{path}: cannot be read as .csv: it contains zero bytes, as UTF-16 without a byte order mark does; "
             "save it as UTF-8"
         )
     if not _decodes(path, "cp1252"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lapae.space import Space
 
 PARTS = {"test": "test", "validation": "valid", "calibration": "calib"}
-"""Splits to judge by, the best first, and their names in `Data`. Calibration samples come last: their p-values and
+"""Splits to evaluate on, the best first, and their names in `Data`. Calibration samples come last: their p-values and
 intervals hold by construction."""
 
 
@@ -46,11 +46,11 @@ def held_out(data: Data, limit: int | None, seed: int) -> HeldOut:
     """
     name = next((name for name, field in PARTS.items() if len(getattr(data, field))), None)
     if name is None:
-        raise ConfigError("there are no held-out samples to judge by: give some with --data FILE")
+        raise ConfigError("there are no held-out samples to evaluate on: give some with --data FILE")
     split = getattr(data, PARTS[name])
     if name != "test":
         warnings.warn(
-            f"the run has no test samples, so it is judged by {len(split):,} {name} samples, which were used in its "
+            f"the run has no test samples, so it is evaluated on {len(split):,} {name} samples, which were used in its "
             "training: results are optimistic. Train with --test-fraction 0.1, or give new samples with --data FILE",
             stacklevel=2,
         )

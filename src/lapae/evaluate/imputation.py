@@ -106,7 +106,7 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
     truth = held.x.astype(float)
     hidden = hide(truth, options.missing, options.seed)
     if not hidden.any():
-        raise ConfigError(f"nothing was hidden of {len(truth)} samples: hide more with --missing, or judge by more")
+        raise ConfigError(f"no value was hidden in {len(truth)} samples: hide more with --missing, or use more samples")
     guess, low, high = imputed(model, held, np.where(hidden, np.nan, truth), options.level)
     gap = np.abs(guess - truth)
     inside = (truth >= low) & (truth <= high)

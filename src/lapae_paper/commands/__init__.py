@@ -3,9 +3,10 @@
 from lapae.cli.registry import Command
 
 bench = Command(
-    "speed and memory of the curvature and of a training step, beside peers that are installed",
+    "measure speed and memory of the curvature and of a training step, compared with installed peers",
     "lapae_paper.commands.bench",
 )
 reproduce = Command(
-    "a table or figure of the paper, beside its own numbers; all of them", "lapae_paper.commands.reproduce"
+    "reproduce a table or figure of the paper, or all of them, compared with its numbers",
+    "lapae_paper.commands.reproduce",
 )
