@@ -6,7 +6,9 @@ FOLDER holds NAME.npz with X (rows, features) and y (1: anomaly). 60 % of the no
 others at most 1,000 are tested in 20 batches of half of them, a tenth of a batch anomalies, as in `calibration.py`.
 `split` is `discoveries(X, 0.1)`, `cross` has calibration="cross". Found is the share of the anomalies of a batch that
 are chosen, false the share of normal rows among those chosen (0 if none is), means over batches. `p <= 0.1` is the
-share of normal test rows with a p-value of at most 0.1.
+share of normal test rows with a p-value of at most 0.1. Ceiling is the share of the anomalies above the lowest
+threshold on the score, chosen by the labels of all test rows, at which at most a tenth of what lies above it is normal
+where a tenth are anomalies: what any calibration of this score could find, however many rows calibrate.
 
 With --null, tables of 200 normal rows of 5 correlated columns in place of sets: the shares of 500 new ones with p at
 most 0.01, 0.05 and 0.1, mean and standard error over --seeds fits.
@@ -28,8 +30,8 @@ ALPHAS = (0.01, 0.05, 0.1)
 WAYS = ("split", "cross")
 
 
-def fitted(x: np.ndarray, new: np.ndarray, seed: int) -> dict[str, tuple[np.ndarray, float]]:
-    """P-values (n,) of new rows, and the seconds that they took, by way of calibration."""
+def fitted(x: np.ndarray, new: np.ndarray, seed: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, float]]]:
+    """Anomaly scores (n,) of new rows; their p-values (n,), and the seconds that they took, by way of calibration."""
     from lapae import LaplacianAutoencoder
 
     began = time.process_time()
@@ -38,7 +40,15 @@ def fitted(x: np.ndarray, new: np.ndarray, seed: int) -> dict[str, tuple[np.ndar
     for way in WAYS:
         p = model.p_value(new, calibration=way)
         found[way] = p, time.process_time() - began
-    return found
+    return -model.score_samples(new), found
+
+
+def ceiling(normal: np.ndarray, odd: np.ndarray) -> float:
+    """Share of the anomalies above a threshold on scores (n,), (m,) above which at most `RATE` of all is normal."""
+    above = np.array([[(of >= threshold).mean() for of in (normal, odd)] for threshold in odd])
+    false = (1 - SHARE) * above[:, 0]
+    kept = above[:, 1][false <= RATE * (false + SHARE * above[:, 1])]
+    return float(kept.max(initial=0))
 
 
 def measure(path: Path, seed: int, most: int) -> dict[str, Any]:
@@ -51,7 +61,9 @@ def measure(path: Path, seed: int, most: int) -> dict[str, Any]:
     n_train = min(int(0.6 * len(normal)), most)
     train, rest, odd = normal[:n_train], normal[n_train : n_train + MOST], odd[:MOST]
     row: dict[str, Any] = {"set": path.stem, "seed": seed, "rows": len(train)}
-    for way, (p, seconds) in fitted(x[train], x[np.concatenate([rest, odd])], seed).items():
+    score, ways = fitted(x[train], x[np.concatenate([rest, odd])], seed)
+    row["ceiling"] = ceiling(score[: len(rest)], score[len(rest) :])
+    for way, (p, seconds) in ways.items():
         found, false = [], []
         of = np.random.default_rng(seed)
         for _ in range(BATCHES):
@@ -74,7 +86,7 @@ def null(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng([seed, 7])
     x = rng.normal(size=(700, 2)) @ rng.normal(size=(2, 5)) + 0.5 * rng.normal(size=(700, 5))
     row: dict[str, Any] = {"set": "null", "seed": seed, "rows": 200}
-    for way, (p, seconds) in fitted(x[:200], x[200:], seed).items():
+    for way, (p, seconds) in fitted(x[:200], x[200:], seed)[1].items():
         row[way] = {"p": [float((p <= alpha).mean()) for alpha in ALPHAS], "seconds": seconds}
     return row
 
@@ -83,10 +95,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     sets = [row for row in rows if row["set"] != "null"]
     if sets:
         keys = ("found", "false", "flagged")
-        print("\n| set | rows | found, split / cross | false | p <= 0.1 |\n" + "|---" * 5 + "|")
+        print("\n| set | rows | found, split / cross | false | p <= 0.1 | ceiling |\n" + "|---" * 6 + "|")
         for name in [*sorted({row["set"] for row in sets}), "mean"]:
             own = [row for row in sets if name in (row["set"], "mean")]
             cells = [" / ".join(f"{np.mean([row[way][key] for row in own]):.1%}" for way in WAYS) for key in keys]
+            cells.append(f"{np.mean([row['ceiling'] for row in own]):.1%}")
             print(f"| {name} | {np.mean([row['rows'] for row in own]):.0f} | " + " | ".join(cells) + " |")
     nulls = [row for row in rows if row["set"] == "null"]
     for way in WAYS if nulls else ():

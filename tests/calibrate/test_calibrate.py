@@ -328,6 +328,21 @@ def test_one_row_of_validation_is_enough(table, n_valid):
     assert calibration.reference.scores.abs().max() < 1e3  # one row has no spread to divide by
 
 
+def test_few_validation_rows_scale_the_score_as_many_would():
+    """Means and deviations of a table's parts are those of new rows, whichever ten rows validate."""
+    of_new = []
+    for seed in range(6):
+        score = Calibration.fit(predict, data(300, 0), data(10, 10 + seed), data(30, 2), table=True).score
+        new = data(2000, 3)
+        of_new.append(score.standardised(score.parts(predict(new), new, shares=False).values))
+    means, deviations = (
+        torch.stack([parts.mean(0) for parts in of_new]),
+        torch.stack([parts.std(0) for parts in of_new]),
+    )
+    assert means.abs().max() < 0.5  # 1.2 if the ten rows are all
+    assert (deviations - 1).abs().max() < 0.75  # 2.1
+
+
 def test_copies_in_the_validation_set_make_intervals_once():
     """Ten copies of a row say where one new row lies, not ten."""
     valid = data(6, 1)

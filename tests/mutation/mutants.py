@@ -247,10 +247,18 @@ MUTANTS = (
     Mutant(
         "the score is fitted to one row alone",
         CALIBRATE,
-        "if len(valid) < LEAST_SPREAD:",
+        "if len(valid) < least_spread:",
         "if len(valid) < 1:",
         T_CALIBRATE,
         "test_one_row_of_validation_is_enough",
+    ),
+    Mutant(
+        "few validation rows alone scale the score of a table",
+        CALIBRATE,
+        "least_spread = LEAST_OF_TABLE if table else LEAST_SPREAD",
+        "least_spread = LEAST_SPREAD",
+        T_CALIBRATE,
+        "test_few_validation_rows_scale_the_score_as_many_would",
     ),
     Mutant(
         "how usual single values are is learned from rows that calibrate",

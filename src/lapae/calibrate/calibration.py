@@ -59,9 +59,10 @@ ROUNDING = 1e-5
 column, copies of columns) it learns exactly."""
 SCARCE = 20
 """Minimum size of the validation set for standard deviations that may fall with what the model does not know."""
-LEAST_SPREAD = 5
-"""Minimum size of the validation set for a score fitted to it alone; with fewer, training rows serve too: one or two
-rows have no spread."""
+LEAST_SPREAD, LEAST_OF_TABLE = 5, 200
+"""Minimum size of the validation set for a score fitted to it alone; with fewer, training rows serve too. One or two
+rows have no spread. That of the parts of a table's score is a matter of chance with a few dozen, and on training rows,
+each compared with the others, these parts are almost what they are on new rows."""
 FEW = 500
 """Number of calibration rows from which they alone make the intervals. With fewer, standard deviations are fitted to
 training rows too, and the validation set also makes intervals: it is almost as good as unseen."""
@@ -337,8 +338,11 @@ class Calibration:
             every, of_every, about = train, known, {"table": False, "judged": judged, "apart": apart}
             where = [torch.full((len(part),), -1) for part in (train, valid)]
         fitted, of_fitted, at = valid, found, where[1]
-        if len(valid) < LEAST_SPREAD:
-            fitted, of_fitted, at = torch.cat([train, valid]), join([known, found]), torch.cat([where[0], where[1]])
+        least_spread = LEAST_OF_TABLE if table else LEAST_SPREAD
+        if len(valid) < least_spread:
+            some = evenly(torch.arange(len(train)), LEAST_OF_TABLE - len(valid))
+            fitted, of_fitted = torch.cat([train[some], valid]), join([known.take(some), found])
+            at = torch.cat([where[0][some], where[1]])
         score = Score.fit(every, of_every, of_fitted, fitted, deviation, own=at, **about)
         once = first_copies(valid, table) if few and unused else torch.arange(0)
         more = valid[once]

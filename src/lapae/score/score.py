@@ -1,6 +1,7 @@
 """The anomaly score: one number that says how unusual a sample is, from several things that the model knows.
 
-Each part is a logarithm, in standard deviations from its mean on rows that training has not seen.
+Each part is a logarithm, in standard deviations from its mean on rows that training has not seen; on training rows too,
+each compared with the others, where few rows of a table are held out.
 
 | part of a table's score | question                                                                               |
 |-------------------------|----------------------------------------------------------------------------------------|
@@ -65,7 +66,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Score:
-    """Anomaly score, fitted on rows that training has not seen.
+    """Anomaly score, fitted on the rows that the module describes.
 
     Attributes:
         deviation: noise of the features, and the scale of codes.
@@ -116,13 +117,13 @@ class Score:
         judged: Tensor | None = None,
         apart: int | None = None,
     ) -> Score:
-        """Fit to rows that training has not seen.
+        """Fit to rows that are to the score what new ones are.
 
         Args:
             rows: rows (R, *features) that others are compared with, for neighbours and marginals of tables.
             known: predictions of `rows`.
             found: predictions of `valid`.
-            valid: held-out rows (n, *features).
+            valid: held-out rows (n, *features), with training rows of a table where these are few.
             deviation: the noise of features, and the scale of codes.
             table: whether features are of different kinds, and unusual in one direction alone.
             n_seen: how many of `rows`, from the first on, may say how usual single values are; default all.
