@@ -1,4 +1,4 @@
-"""What makes numbers hold on new data: conformal p-values and intervals, temperature, drift.
+"""Calibration on held-out data: conformal p-values and intervals, temperature, drift.
 
-What its constants are worth: benchmarks/validity.md and calibration.md.
+For the effect of its constants see benchmarks/validity.md and calibration.md.
 """

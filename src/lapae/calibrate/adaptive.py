@@ -1,12 +1,12 @@
-"""Adaptive p-values of a stream: a threshold that follows slow change, and stands still while an alarm does.
+"""Adaptive p-values of a stream: a threshold that follows slow change, and does not adapt during an alarm.
 
-A p-value compares with scores of the past; where data change slowly (a machine warms up, seasons), it ends up flagging
-everything. The adaptive one compares u - level - offset with the held-out scores, u = (score - median) / spread. Where
-scores are squares, u is asinh of that, so that large ones count by their logarithm:
+A p-value compares with scores of the past; if data change slowly (a machine warms up, seasons), it ends up flagging
+everything. The adaptive one compares u - level - offset with the held-out scores, where u = (score - median) / spread.
+If scores are squares, u is asinh of that, so that large ones count by their logarithm:
 
-- `level` is the median of u over the last samples, `MEMORY` times those that overlap; where it rises, continued to now.
-  It follows slow change, and outliers do not move it.
-- `offset` makes up for what the level leaves: after each sample it moves by `GAIN` (flagged - rate). So the share of
+- `level` is the median of u over the last samples, `MEMORY` times those that overlap, extrapolated to the present if it
+  rises. It follows slow change, and outliers do not move it.
+- `offset` corrects what the level misses: after each sample it moves by `GAIN` (flagged - rate). So the share of
   flagged samples tends to the rate, whatever the data do (adaptive conformal inference, Gibbs & Candès 2021, as
   tracking of the quantile: Angelopoulos et al. 2023).
 
@@ -32,7 +32,7 @@ from lapae.calibrate.conformal import Rule
 from lapae.calibrate.drift import POWERS, gains
 
 GAIN = 0.05
-"""How far a flagged sample moves the offset, in spreads of the held-out scores."""
+"""Distance by which a flagged sample moves the offset, in spreads of the held-out scores."""
 MEMORY, LEAST_MEMORY = 10, 200
 """Samples of the level, in samples that overlap, and their minimum number; older and newer ones are halves of it."""
 AHEAD = 0.7
@@ -43,21 +43,21 @@ SLOW = 0.005
 DELAY = 2
 """Samples after which one counts, in samples that overlap: an alarm comes sooner."""
 CALM, LEAST_CALM = 2, 20
-"""Normal samples in a row after which an alarm falls, in samples that overlap, and their minimum number."""
+"""Number of consecutive normal samples after which an alarm ends, in samples that overlap, and its minimum."""
 START = 2
-"""Samples after which an alarm falls in a stream that was elsewhere from the start, in samples that overlap."""
+"""Number of samples after which an alarm ends in a stream that differed from the start, in samples that overlap."""
 ELSEWHERE = 0.9
-"""Share of a stream's first samples that are flagged if it was elsewhere from the start."""
+"""Share of flagged samples at the beginning of a stream from which on it is considered different from the start."""
 SPAN = 1000
 """Samples of which at most twice the rate are flagged without an alarm."""
 BEYOND = 1e-9
-"""How far the offset jumps beyond a sample, which is then not flagged."""
+"""Distance by which the offset jumps beyond a sample, which is then not flagged."""
 SUSPECT = 100.0
 """Evidence that is enough for an alarm if too many samples are flagged."""
 
 
 class Adapted(NamedTuple):
-    """What is said of one sample."""
+    """Result for one sample."""
 
     p_adaptive: float
     flagged: bool
@@ -68,8 +68,8 @@ class AdaptiveThreshold:
     """Adaptive p-values of anomaly scores that come one after the other.
 
     Attributes:
-        drift: whether an alarm stands.
-        n_seen: scores so far, NaN left aside.
+        drift: whether there is an alarm.
+        n_seen: number of scores so far, without NaN.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class AdaptiveThreshold:
 
         Args:
             rule: the false alarm rate, and anomaly scores of held-out samples in the order of time.
-            overlap: how many samples in a row share data, such as steps / stride of windows.
+            overlap: number of consecutive samples that share data, such as steps / stride of windows.
             every: minimum number of samples that do not overlap between two false alarms, on average, if these are
                 independent.
             seed: seed of the random order of equal scores.
-            logarithmic: whether scores are logarithms already, see `lapae.score.score.Score.logarithmic`.
+            logarithmic: whether scores are already logarithms, see `lapae.score.score.Score.logarithmic`.
         """
         if overlap < 1 or every < 1:
             raise ValueError(f"overlap={overlap}, every={every}: expected at least 1")
@@ -114,7 +114,7 @@ class AdaptiveThreshold:
         return float(self._bets.mean())
 
     def update(self, score: float) -> Adapted:
-        """Take in the next anomaly score; of NaN nothing is said, and nothing is learned."""
+        """Process the next anomaly score; NaN gives no result and is not learned."""
         if math.isnan(score):
             return Adapted(float("nan"), False, self.drift)
         u = self._scaled(score)
@@ -147,14 +147,14 @@ class AdaptiveThreshold:
         return Adapted(p, flagged, self.drift)
 
     def accept(self) -> None:
-        """Take what has come since the alarm for normal from now on: the alarm falls, and the level is that of it."""
+        """Treat everything since the alarm as normal: the alarm ends, and the level is that of these samples."""
         if self._newest:
             self._remember(list(self._newest))
         self._steady = 0.0
         self._settle()
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what has been learned from the stream, as arrays by name."""
+        """Return what was learned from the stream, as arrays by name."""
         numbers = [
             self._offset,
             self._steady,
@@ -176,7 +176,7 @@ class AdaptiveThreshold:
 
     @classmethod
     def of_state(cls, state: dict[str, np.ndarray], held_out: np.ndarray) -> AdaptiveThreshold:
-        """Return a stream that goes on where `state` was taken, with the same held-out scores (n,)."""
+        """Return a stream that continues from `state`, with the same held-out scores (n,)."""
         offset, smooth, quiet, drift, n_seen, overlap, every, seed, rate, *more = state["numbers"].tolist()
         early, logarithmic = more or (0.0, 0.0)  # older states do not have them
         rule = Rule(rate, held_out)
@@ -191,7 +191,7 @@ class AdaptiveThreshold:
         return found
 
     def _remember(self, values: list[float]) -> None:
-        """Have the level be that of values in the order of time, evenly repeated if they are few."""
+        """Set the level to that of values in the order of time, evenly repeated if they are few."""
         values = [values[i * len(values) // self._memory] for i in range(self._memory)]
         self._halves = deque(values[: self._memory // 2]), deque(values[self._memory // 2 :])
         self._ordered = [sorted(half) for half in self._halves]
@@ -225,14 +225,14 @@ class AdaptiveThreshold:
         self._newest.clear()
 
     def _settle(self) -> None:
-        """End an alarm: begin again from the level that it was judged by."""
+        """End an alarm, and start again from the level by which it was judged."""
         self.drift, self._quiet, self._offset = False, 0, self._steady
         self._bets = np.zeros(len(POWERS))
         self._queue.clear()
         self._newest.clear()
 
     def _learn(self, u: float, flagged: bool, *, beyond: bool) -> None:
-        """Queue a sample, and have the one that has waited long enough move level and offset."""
+        """Queue a sample, and let the one that has waited long enough move level and offset."""
         self._queue.append((flagged, beyond, u))
         if len(self._queue) <= DELAY * self.overlap:
             return

@@ -1,17 +1,18 @@
-"""What makes the numbers of a trained model hold on new rows, from rows that took no part in what they calibrate.
+"""Calibration of a trained model, by rows that were not used for anything that they calibrate.
 
-The validation set fits the models of deviation and anomaly score; the calibration rows have no part in either, so that
-they are to the model what new rows are (split conformal prediction): a new row is as unusual as the share of them that
-score at least as high, and an interval is as wide as it takes to hold theirs. All rows of a table are neighbours to new
-ones. Each calibration row is compared with the others, as a new one is with all: it lacks one neighbour, which makes
-it a little more unusual, and p-values of new rows a little larger.
+The models of deviation and anomaly score are fitted to the validation set. The calibration rows are used for neither,
+so for the model they are like new rows (split conformal prediction): the p-value of a new row is the share of them with
+a score at least as high, and an interval is as wide as is needed to contain theirs. All rows of a table are neighbours
+of new ones. A new row is compared with all calibration rows, but each of these only with the others: it has one
+neighbour less, which makes it slightly more unusual, and p-values of new rows slightly larger.
 
-A row with missing values is compared with calibration rows that lack the same values: those whose own missing values
-are among them (conformal prediction with missing data augmentation, exact, of Zaffran et al. 2023). Where these are too
-few, it is compared with those that lack little else, by its mean score as it lacks in turn what they lack. (Their
-nested way, pair by pair, is blind to an odd value in every pair whose calibration row lacks this value: with 30 %
-missing nothing could be flagged at 5 %.) A mean over what is hidden varies less than one score, so that p-values are a
-little too large. So missing values neither help nor hurt, provided that what is missing does not depend on the values.
+A row with missing values is compared with calibration rows in which the same values are hidden: those whose own missing
+values are among them (conformal prediction with missing data augmentation, exact, of Zaffran et al. 2023). If there are
+too few of these, it is compared with those that lack the fewest other values, by its mean score with these hidden in
+turn. (The nested method of that paper, pair by pair, cannot see an odd value in any pair whose calibration row lacks
+this value: with 30 % missing nothing could be flagged at 5 %.) Such a mean varies less than a single score, so p-values
+are slightly too large. Missing values therefore neither help nor hurt, provided that what is missing does not depend on
+the values.
 """
 
 from __future__ import annotations
@@ -74,16 +75,17 @@ SHARED = 4096
 
 @dataclass(frozen=True)
 class Reference:
-    """Rows that new ones are compared with for p-values.
+    """Rows with which new ones are compared for p-values.
 
     Attributes:
         rows: calibration rows, (n, *features).
         scores: their anomaly scores, as they are ranked, (n,).
-        own: where they are among the neighbours of the score, below 0 for those that are not, (n,).
-        surprises: of their levels that no other row has, (n, C), see `Unseen`; None if these count as missing.
-        independent: the share of them that say something of their own, (), if they are windows of a series: `scores`
-            then have the tail of `widened`.
-        plain: their scores without it, (n,); None without it.
+        own: their positions among the neighbours of the score, below 0 for those that are not among them, (n,).
+        surprises: surprises of their levels that no other row has, (n, C), see `Unseen`; None if these count as
+            missing.
+        independent: share of them that are independent, (), if they are windows of a series: `scores` then have the
+            tail of `widened`.
+        plain: their scores without this tail, (n,); None if there is no tail.
     """
 
     rows: Tensor
@@ -98,7 +100,7 @@ class Reference:
         return replace(self, scores=self.with_tail(scores), plain=None if self.independent is None else scores)
 
     def with_tail(self, scores: Tensor) -> Tensor:
-        """Return scores (n,) of calibration rows as those of new ones are compared with them."""
+        """Return the scores (n,) of calibration rows with which those of new rows are compared."""
         if self.independent is None or not len(scores):
             return scores
         n = len(scores) * float(self.independent)
@@ -118,11 +120,11 @@ class Reference:
             x: the rows.
             shifts: (S, B) and (S, n), for the p-values if the scores of these rows and of the calibration rows were
                 higher by these numbers.
-            surprises: (B, C) of levels of the rows that no row has had.
+            surprises: (B, C), surprises of levels of the rows that are not in the training data.
 
         Returns:
-            The anomaly score (B,), made comparable where values are missing, and the conformal p-value, (B,) or (S, B),
-            NaN where nothing is observed. Those of a row do not depend on the others of the call.
+            The anomaly score (B,), made comparable if values are missing, and the conformal p-value, (B,) or (S, B),
+            NaN where nothing is observed. The results for a row do not depend on the others of the call.
         """
         by, their = (np.zeros((1, len(x))), np.zeros((1, len(self.rows)))) if shifts is None else shifts
         full = self.scores.double().numpy()
@@ -147,7 +149,7 @@ class Reference:
         return score, p[0] if shifts is None else p
 
     def alike(self, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Choose the calibration rows that rows which lack `mask` (F,) are compared with.
+        """Choose the calibration rows with which rows that lack `mask` (F,) are compared.
 
         Returns:
             Which calibration rows, (n,); what to hide in turn from the new rows, so that they lack what these lack,
@@ -177,7 +179,7 @@ def hidden_in_turn(x: Tensor, masks: Tensor, surprises: Tensor | None = None) ->
 
 
 def in_blocks(rank: Rank, parts: Iterable[Part]) -> Iterator[Tensor]:
-    """Yield the scores of parts, of which several are scored together: most patterns have few rows."""
+    """Yield the scores of parts; several are scored together, because most patterns have few rows."""
     waiting: list[Part] = []
     for part in parts:
         if waiting and sum(len(x) for x, _, _ in waiting) + len(part[0]) > AT_ONCE:
@@ -221,7 +223,7 @@ class Intervals:
 
     Attributes:
         radius: standard deviations that an interval reaches to either side.
-        more: rows of the validation set that make intervals beside the calibration rows, (m, *features).
+        more: rows of the validation set that are also used for intervals, (m, *features).
     """
 
     radius: Radius
@@ -265,7 +267,7 @@ class Calibration:
         reference: what p-values need.
         intervals: what prediction intervals need.
         tiles: what p-values of tiled images need.
-        unseen: what levels that no row has had add to scores; None where they count as missing.
+        unseen: what levels that are not in the training data add to scores; None if they count as missing.
     """
 
     deviation: Deviation
@@ -293,7 +295,7 @@ class Calibration:
         unseen: Unseen | None = None,
         surprises: Tensor | None = None,
     ) -> Calibration:
-        """Fit deviation and score, and take the calibration rows in to compare with.
+        """Fit deviation and score, and store the calibration rows for comparison.
 
         Args:
             predict: the trained model.
@@ -301,14 +303,15 @@ class Calibration:
             valid: validation set, to fit on; training rows serve if there is none.
             rows: calibration rows; the validation set serves if there are none.
             table: whether the data are a table.
-            learned: whether the model was fitted to `valid` after all: then these make no intervals.
+            learned: whether the model was fitted to `valid` as well; then these are not used for intervals.
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
-            means: predicts "means" alone, for rows whose variances are not used; default `predict`.
+            means: predicts only "means", for rows whose variances are not used; default: `predict`.
             judged: channels of a series to judge, see `Score`.
             apart: how many of `train` lie between two windows of a series that share no step, see `Score.fit`.
-            maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
+            maps: whether the data are feature maps; then all are used for calibration, each scored as if it were left
+                out.
             unseen: what levels that no row has had add to scores.
-            surprises: of levels of `rows` (of `valid` without any) that no other row has, (n, C).
+            surprises: surprises of levels of `rows` (of `valid` if there are none) that no other row has, (n, C).
         """
         unused = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
@@ -385,7 +388,8 @@ class Calibration:
         )
 
     def unmet(self, rate: float, *, tiles: bool = False) -> str:
-        """Say why a false alarm rate cannot be met (`Rule.unmet`), for whole images of a model of `tiles`."""
+        """Return why a false alarm rate cannot be met (`Rule.unmet`), for whole images if the model is one of
+        `tiles`."""
         rows, images = (Rule(rate, held.double().numpy()) for held in (self.reference.scores, self.tiles.scores))
         if not tiles or images.n:
             return images.unmet("images") if tiles else rows.unmet("rows", MOST_CALIBRATION_ROWS)
@@ -394,7 +398,7 @@ class Calibration:
 
 
 def _surprised(scores: Tensor, score: Score, unseen: Unseen | None, surprises: Tensor | None, x: Tensor) -> Tensor:
-    """Return scores (B,) of rows x (B, *features) with what their surprises (B, C) add to them."""
+    """Return scores (B,) of rows x (B, *features), including what their surprises (B, C) add to them."""
     if unseen is None or surprises is None or score.tail is None:
         return scores
     return scores + score.tail * unseen.total(surprises, x)

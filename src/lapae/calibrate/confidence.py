@@ -1,8 +1,8 @@
-"""Confidence of a verdict: the share of the networks that the data allow which give it too.
+"""Confidence of a verdict: the share of networks drawn from the posterior that give the same verdict.
 
 Networks are linearised in their weights: a draw δ of the weights moves the code of a sample by J_z δ and its
-reconstruction by J_x δ, and with them its anomaly score. Those of the calibration rows move by the same draw: what it
-does to all rows alike changes no verdict. Where the data say little of a row, draws disagree, and so do their verdicts.
+reconstruction by J_x δ, and with them its anomaly score. The calibration rows move by the same draw, so a shift of all
+rows changes no verdict. If the data say little about a row, draws disagree, and so do their verdicts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lapae.predict.prediction import Prediction
 DRAWS = 100
 ROWS_AT_ONCE = 256
 BUDGET = 1 << 26
-"""Numbers in memory."""
+"""Maximum number of values in memory."""
 MOST_MOVED = 300
-"""Maximum number of calibration rows that are scored by each network: others move as the next of these in rank."""
+"""Maximum number of calibration rows that are scored by each network; others move like the nearest of these in rank."""
 
 
 def confidence(
@@ -36,7 +36,7 @@ def confidence(
     n_draws: int = DRAWS,
     surprises: Tensor | None = None,
 ) -> np.ndarray:
-    """Return how many of the drawn networks agree with the verdict on samples.
+    """Return the share of drawn networks that agree with the verdict on samples.
 
     Args:
         method: the trained method, with a posterior.
