@@ -1,4 +1,4 @@
-"""The linearised predictive of a network that cannot be walked, or whose code is large: by per-sample gradients.
+"""The linearised predictive of a network that cannot be walked, or whose code is large, by per-sample gradients.
 
 Rows at the code and at the output are pulled back to every parameter g, whose part of the variance is gᵀ Σ g. Weights
 that encoder and decoder share count once, with the sum of their gradients. If a code has too many numbers for a

@@ -1,11 +1,11 @@
 """The linearised predictive of a low-rank posterior: by tangents of the network along drawn weights, for any module.
 
-The network is linear in its weights around their mean, so that a draw θ + δ_s moves codes and outputs by J δ_s: one
-pass with tangents per draw, and the network is evaluated at the mean alone. The variance over draws is unbiased, and
-its relative standard deviation √(2 / 64); the draws are the same for all samples, so that what is said of one does not
-depend on the others. Outputs move by draws of all weights, codes by draws of the encoder given the decoder
-(`posterior/lowrank.py` says why). In closed form, by the rows W M⁻¹ of a low-rank posterior, it takes five to ten times
-as many passes; `LowRankPrecision.variance` has that for single rows of the Jacobian.
+The network is linearised in its weights around their mean, so a draw θ + δ_s moves codes and outputs by J δ_s: this
+takes one pass with tangents per draw, and the network is evaluated only at the mean. The variance over draws is
+unbiased, with a relative standard deviation of √(2 / 64). The draws are the same for all samples, so the result for one
+does not depend on the others. Outputs move by draws of all weights, codes by draws of the encoder given the decoder
+(`posterior/lowrank.py` explains why). The closed form, by the rows W M⁻¹ of a low-rank posterior, takes five to ten
+times as many passes; `LowRankPrecision.variance` computes it for single rows of the Jacobian.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from lapae.predict.closed_form import ClosedForm
 from lapae.predict.dense import can_cast, in_precision, push_directions, slopes
 
 DRAWS = 64
-"""Draws of the weights for a variance."""
+"""Number of draws of the weights for a variance."""
 KEPT_FLOATS = 1 << 27
-"""Numbers of draws that are kept from one batch to the next."""
+"""Maximum number of values in draws that are kept from one batch to the next."""
 CACHED_FLOATS = 1 << 22
-"""Numbers of the tangents of linear layers at a time: more do not fit into the cache of a core."""
+"""Maximum number of values in the tangents of linear layers at a time: more do not fit into the cache of a core."""
 MOST_COVARIANCES = 128
 """Maximum size of a code whose covariances are computed."""
 NEGLIGIBLE = 2e-5
 """Largest share of a variance, or of the mean one of a sample, by which single precision may change it."""
 PROBES = 64
-"""Samples by which this is found out."""
+"""Number of samples with which this is checked."""
 
 Outputs = tuple[Tensor, Tensor]
 """Codes and expected data, or tangents of them."""
@@ -82,9 +82,9 @@ def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: b
 
 def _drawn(method: Laplace, x: Tensor, tape: Forward | None, *, of_outputs: bool) -> Iterator[Directions]:
     """Yield draws of all weights, or of the encoder given the decoder: in single precision if that changes variances by
-    no more than `NEGLIGIBLE`, which is found out once.
+    no more than `NEGLIGIBLE`, which is checked once.
 
-    It changes most where the terms of a sum cancel most: where data say much about the network, as at its own
+    The change is largest where the terms of a sum cancel most: where the data say much about the network, as at its own
     reconstructions.
     """
     precision = method.posterior if of_outputs else method.posterior_of_codes()
@@ -119,7 +119,7 @@ def _drawn(method: Laplace, x: Tensor, tape: Forward | None, *, of_outputs: bool
 
 
 def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
-    """Draw δ ~ N(0, covariance), some (n, P) at a time, each from a seed of its own."""
+    """Draw δ ~ N(0, covariance), some (n, P) at a time, each from its own seed."""
 
     def made() -> Iterator[Tensor]:
         size = max(1, KEPT_FLOATS // precision.n_weights)
@@ -138,14 +138,14 @@ def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
 def tangents(
     method: Laplace, x: Tensor, stacked: Iterator[Tensor], budget: int, *, outputs: bool = True
 ) -> Iterator[Outputs]:
-    """Derivatives of codes and expected data for a batch along directions of the weights, at the mean.
+    """Yield the derivatives of codes and expected data for a batch along directions of the weights, at the mean.
 
     Args:
-        method: gives network, likelihood and the order of the weights.
+        method: the method, with network, likelihood and the order of the weights.
         x: a batch (B, *shape).
         stacked: directions, some (n, P) at a time.
-        budget: numbers in memory, which bounds the directions that go at once.
-        outputs: whether expected data are wanted, or codes alone.
+        budget: maximum number of values in memory, which limits the number of directions at a time.
+        outputs: whether expected data are wanted, or only codes.
 
     Yields:
         Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
@@ -258,7 +258,7 @@ def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tenso
 
 
 class _Both(nn.Module):
-    """A network that gives codes and expected data together."""
+    """A network that returns codes and expected data together."""
 
     def __init__(self, network: Autoencoder, mean: Callable[[Tensor], Tensor] | None) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class _Both(nn.Module):
 
 
 def _width(network: nn.Module, x: Tensor) -> int:
-    """Numbers of the widest layer for one sample."""
+    """Return the number of values in the widest layer for one sample."""
     widest = x[0].numel()
 
     def see(module: nn.Module, args: Any, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""A block of samples that is predicted once, whatever is asked about it."""
+"""A block of samples that is predicted only once, whatever is asked about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lapae.predict.prediction import Prediction
 
 @dataclass(frozen=True)
 class Once:
-    """A predictor that knows some samples: asked about these, in any order, it answers without predicting again.
+    """A predictor that remembers some samples, which it does not predict again, in whatever order they are requested.
 
     Attributes:
         predict: predicts other samples.
@@ -27,7 +27,7 @@ class Once:
     found: Prediction
 
     def __call__(self, x: Tensor) -> Prediction:
-        """Predict samples x (n, *features): those that are not known."""
+        """Predict samples x (n, *features); only those that are not known are computed."""
         places = [self._places.get(row.tobytes(), -1) for row in x.flatten(1).numpy()]
         index = torch.tensor(places, dtype=torch.long)
         new = index < 0
@@ -42,7 +42,7 @@ class Once:
 
     @cached_property
     def _places(self) -> dict[bytes, int]:
-        """Places of the samples by their bytes."""
+        """Positions of the samples by their bytes."""
         return {row.tobytes(): i for i, row in enumerate(self.x.flatten(1).numpy())}
 
 

@@ -1,4 +1,4 @@
-"""Inputs and results of a prediction: samples, the quantities that one may ask for, and their statistics.
+"""Inputs and results of a prediction: samples, the quantities that can be requested, and their statistics.
 
 Shapes: N samples, K latent dimensions; x is (N, *shape), in the model's space.
 """
@@ -22,7 +22,7 @@ FIELDS: dict[Quantity, tuple[str, ...]] = {
     "density": ("log_likelihood",),
     "error": ("squared_error", "squared_error_of_mean"),
 }
-"""Fields of a prediction for each quantity that is asked for."""
+"""Fields of a prediction for each requested quantity."""
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Statistics over draws for N samples, on the CPU. Reading what was not asked for raises AttributeError.
+    """Statistics over draws for N samples, on the CPU. Reading what was not requested raises AttributeError.
 
     Variances are over networks (unbiased; zero for a single one). The noise of the data around a network's output is
     kept apart in `x_noise`.
@@ -56,7 +56,7 @@ class Prediction:
     x_learned: bool = False
 
     def replace(self, **values: Tensor) -> Prediction:
-        """Return the prediction with other values in place of its own."""
+        """Return the prediction with other values instead of its own."""
         return Prediction(self.n_draws, {**self.values, **values}, self.x_learned)
 
     def take(self, index: Tensor) -> Prediction:
@@ -117,14 +117,14 @@ class Prediction:
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:
-    """Join predictions of samples that follow each other."""
+    """Join predictions of consecutive samples."""
     first = parts[0]
     joined = {name: torch.cat([part.values[name] for part in parts]) for name in first.values}
     return Prediction(first.n_draws, joined, first.x_learned)
 
 
 def check_quantities(want: Collection[Quantity]) -> None:
-    """Raise ValueError if something is asked for that is no `Quantity`."""
+    """Raise ValueError if something is requested that is not a `Quantity`."""
     unknown = set(want) - set(FIELDS)
     if unknown:
         raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(FIELDS)}")

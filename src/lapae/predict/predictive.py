@@ -29,8 +29,8 @@ class Predictive:
             weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
         n_samples: number of networks drawn by "mc".
         seed: seed of the networks.
-        at_mean: have "mc" return means of the network at the mean weights, as the closed forms do, instead of means
-            over draws.
+        at_mean: let "mc" return means of the network at the mean weights, as the closed forms do, instead of means over
+            draws.
         batch_size: samples per batch.
         draws_at_once: networks at a time; default: as many as fit.
     """
@@ -69,7 +69,7 @@ class Predictive:
         want: Collection[Quantity] = DEFAULT_QUANTITIES,
         progress: Progress | None = None,
     ) -> Iterator[Prediction]:
-        """Yield predictions of one block of samples after another, for what is reduced or written right away.
+        """Yield predictions block by block, for results that are reduced or written right away.
 
         Args:
             method: the trained method.
@@ -156,6 +156,6 @@ def predict(
         batch_size: samples per batch.
         draws_at_once: networks at a time; default: as many as fit.
         progress: called with the number of (network, sample) pairs done.
-        at_mean: have "mc" return means of the network at the mean weights.
+        at_mean: let "mc" return means of the network at the mean weights.
     """
     return Predictive(predictive, n_samples, seed, at_mean, batch_size, draws_at_once)(method, x, want, progress)

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 HIDE = (0.1, 0.6)
-"""Shares of values hidden from the network to learn how far imputed values are off: each row has one of its own."""
+"""Range of the share of values hidden in a row, to learn how far imputed values are off."""
 
 
 def evenly(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` of rows (n, …), evenly from all."""
+    """Return at most `most` of rows (n, …), evenly spaced."""
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()]
 
 
 def copies(m: int, n: int) -> Tensor:
-    """Return n of m indices, evenly from all; if m < n, each about n / m times."""
+    """Return n of m indices, evenly spaced; if m < n, each about n / m times."""
     return torch.linspace(0, m - 1, n).long() if m >= n else torch.arange(n) % m
 
 
 def several(rows: Tensor, n: int) -> Tensor:
-    """Return n of `rows` (m, *features), evenly from all; if there are fewer, each about n / m times."""
+    """Return n of `rows` (m, *features), evenly spaced; if there are fewer, each about n / m times."""
     return rows[copies(len(rows), n)]
 
 
@@ -32,7 +32,7 @@ def hide(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Hide values of rows (n, *features) at random.
 
     Returns:
-        The rows as the network sees them, and what it does not see, NaN in place of the others.
+        The rows as the network sees them, and the hidden values, with NaN instead of the others.
     """
     low, high = HIDE
     share = low + (high - low) * torch.rand(len(rows), generator=generator)

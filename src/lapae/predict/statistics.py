@@ -48,7 +48,7 @@ class Moments:
 
 
 class Statistics:
-    """All statistics asked for about one batch."""
+    """All requested statistics of one batch."""
 
     def __init__(self, likelihood: Likelihood, x: Tensor, want: frozenset[str]) -> None:
         self.likelihood, self.x, self.want = likelihood, x, want
@@ -83,7 +83,8 @@ class Statistics:
                 self.noise = self.noise + noise_variance(self.likelihood, output).sum(0)
 
     def finish(self, center: Draws | None = None) -> Prediction:
-        """Return what was asked for, on the CPU, with outputs of the network `center` in place of means over draws."""
+        """Return the requested statistics on the CPU, with outputs of the network `center` instead of means over
+        draws."""
         if center is not None:
             z = center.encode(self.x[None])
             self.codes.mean = z[0]
