@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS, Calibration, Tiles
-from lapae.calibrate.conformal import by_chance
+from lapae.calibrate.conformal import by_chance, correlation_time
 from lapae.calibrate.temperature import ROWS, fit_drawn, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
@@ -68,6 +68,10 @@ CHECKED = 1000
 
 RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
 """Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
+
+LONG_MEMORY = 0.2
+"""Correlation time of a channel, as a share of the training windows, above which p-values of new windows may not hold.
+It was chosen by the simulation in tests/calibrate/test_series_rates.py."""
 
 WHOLE = 1e-4
 """Tolerance with which a value of a command is 0 or 1: data are stored in single precision."""
@@ -369,6 +373,8 @@ def calibrate(model: Model, data: Data) -> Model:
         model = replace(model, sampler=RowSampler(rows, groups))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
+    if model.space.stride:
+        check_memory(model, train)
     if len(data.calib.x):
         check_rates(model, data)
     else:
@@ -482,6 +488,30 @@ def check_rates(model: Model, data: Data) -> None:
                 stacklevel=2,
             )
             return
+
+
+def check_memory(model: Model, windows: torch.Tensor) -> None:
+    """Warn if a series remembers so much of its training part that new data may be elsewhere without a fault.
+
+    Args:
+        model: the trained model.
+        windows: training windows in the order of time, evenly spaced, (n, T, C).
+    """
+    judged = not_commands(model.space, windows)
+    channels = range(windows.shape[2]) if judged is None else judged.tolist()
+    values = windows[:, 0].double().numpy()
+    known = {i: values[~np.isnan(values[:, i]), i] for i in channels}
+    time = {i: correlation_time(x) / len(values) if len(x) else 0.0 for i, x in known.items()}
+    longest = max(time, key=lambda i: time[i])
+    if time[longest] <= LONG_MEMORY:
+        return
+    warnings.warn(
+        f"channel {model.space.numbered[longest].name!r} remembers a large part of the training data "
+        f"({time[longest]:.0%} of it), so new data may be different without a fault: of such series, on average 8 to "
+        "16 % of normal windows have p <= 0.05, and of some 30 % or more. Train on a longer record; lapae score also "
+        "writes p_adaptive, which follows slow changes",
+        stacklevel=2,
+    )
 
 
 def with_images(model: Model, held: Split) -> Model:

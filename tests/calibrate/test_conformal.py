@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, norm
 
-from lapae.calibrate.conformal import Radius, Rule, by_chance, discoveries, independent, p_values, widened
+from lapae.calibrate.conformal import (
+    Radius,
+    Rule,
+    by_chance,
+    correlation_time,
+    discoveries,
+    independent,
+    p_values,
+    widened,
+)
 
 
 def test_p_values_are_the_definition():
@@ -256,3 +265,17 @@ def test_radii_of_few_hidden_values_are_at_least_those_of_all():
     assert found[1] >= found[0] * 0.8 > 1
     assert found[2] >= found[1]
     assert Radius.fit(ratio).at(0.9)[1] < 0.3
+
+
+def test_the_correlation_time_of_known_processes():
+    rng = np.random.default_rng(0)
+    noise, memory = rng.standard_normal(20_000), 0.8
+    process = np.zeros(20_000)
+    for i in range(1, len(noise)):
+        process[i] = memory * process[i - 1] + noise[i]
+    assert correlation_time(noise) < 1.5
+    # of a Gaussian process, (1 + a) / (1 - a); ranks are a little less correlated
+    assert correlation_time(process) == pytest.approx((1 + memory) / (1 - memory), rel=0.15)
+    assert correlation_time(np.exp(process)) == correlation_time(process)
+    assert correlation_time(np.arange(300.0)) > 0.3 * 300
+    assert correlation_time(np.ones(50)) == 1

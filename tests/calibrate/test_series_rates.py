@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -93,3 +94,48 @@ def test_a_twentieth_of_the_windows_of_stationary_series_is_flagged():
     print({kind: np.round(of, 3).tolist() for kind, of in shares.items()}, every.mean())
     assert 0.035 < every.mean() < 0.065, shares
     assert all(np.mean(of) < 2 * RATE for of in shares.values()), shares
+
+
+LEARNED = 1600
+"""Steps to learn from, of series that remember many of them."""
+
+
+def remembers(memory: int, seed: int) -> tuple[bool, float]:
+    """Train on three processes that remember some steps; return whether `fit` warns, and the share of windows flagged
+    that follow: those of 600 steps of five other draws."""
+    rng = np.random.default_rng([seed, memory])
+
+    def drawn(n: int) -> np.ndarray:
+        return process(rng, n + 5 * memory, float(np.exp(-1 / memory)), 3)[5 * memory :]
+
+    config = Config(train=TrainConfig(seed=seed, epochs=3, verbose=False))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = fit(config, Data.of(drawn(LEARNED), window=16, stride=4))
+    others = [drawn(600) for _ in range(5)]
+    new = np.stack([x[i : i + 16] for x in others for i in range(0, 585, 4)])
+    said = any("remembers a large part" in str(w.message) for w in told)
+    return said, float((model.anomaly_score(new)[1] <= RATE).mean())
+
+
+def test_series_that_remember_much_of_the_record_are_told():
+    assert not remembers(5, 0)[0]
+    trend = np.linspace(0, 1, 1000)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((1000, 1))
+    config = Config(train=TrainConfig(seed=0, epochs=1, verbose=False))
+    trend = np.concatenate([trend, np.where(np.arange(1000)[:, None] == 999, 1.0, np.nan)], 1)  # and one of nothing
+    with pytest.warns(UserWarning, match=r"channel '0' remembers a large part of the training data \(\d\d% of it\)"):
+        fit(config, Data.of(trend, window=16, stride=4))
+
+
+@pytest.mark.slow
+def test_p_values_of_series_with_a_long_memory():
+    """They do not hold for series that remember a quarter of the record or more, and many of these are told."""
+    found = {memory: [remembers(memory, seed) for seed in range(8)] for memory in (20, 80, 200, 400, 800)}
+    shares = {memory: float(np.mean([share for _, share in of])) for memory, of in found.items()}
+    told = {memory: sum(said for said, _ in of) for memory, of in found.items()}
+    print({memory: (told[memory], np.round([share for _, share in of], 3).tolist()) for memory, of in found.items()})
+    print(shares)
+    assert max(shares[20], shares[80]) < 1.5 * RATE, shares
+    assert told[20] == 0, told
+    assert shares[800] > 1.5 * RATE, shares
+    assert told[800] >= 4, told

@@ -48,21 +48,27 @@ def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
 
 
 def independent(scores: np.ndarray, overlap: int) -> float:
-    """Return the share of anomaly scores of windows that say something of their own.
-
-    It is 1 / (1 + 2 Σ ρ_k), with ρ_k the correlation of the ranks of scores k windows apart, up to where it first falls
-    below 0: that of processes which go on as they did.
+    """Return the share of anomaly scores of windows that say something of their own, 1 / `correlation_time`.
 
     Args:
         scores: of windows in the order of time, (n,).
         overlap: number of windows that share a step; the share is at most 1 / overlap.
     """
+    return 1 / max(correlation_time(scores), overlap)
+
+
+def correlation_time(values: np.ndarray) -> float:
+    """Return how many of the values (n,) of a process in time say as much as one that is independent.
+
+    It is 1 + 2 Σ ρ_k, with ρ_k the correlation of the ranks of values k apart, up to where it first falls below 0: that
+    of processes which go on as they did.
+    """
     from scipy.stats import rankdata  # pyright: ignore[reportMissingTypeStubs]
 
-    rank, half = rankdata(scores) - (len(scores) + 1) / 2, len(scores) // 2
+    rank, half = rankdata(values) - (len(values) + 1) / 2, len(values) // 2
     together = np.correlate(rank, rank, "full")[len(rank) - 1 :][:half] / max(float(rank @ rank), TINY)
     until = int(np.argmax(together <= 0)) if (together <= 0).any() else half
-    return 1 / max(1 + 2 * float(together[1:until].sum()), overlap)
+    return 1 + 2 * float(together[1:until].sum())
 
 
 def widened(scores: np.ndarray, n: float) -> np.ndarray:
