@@ -11,6 +11,7 @@ import torch
 from people import people
 
 import lapae
+from lapae.arrow import blocks
 
 CASES = [
     ("score", {}),
@@ -63,3 +64,36 @@ def test_threads_do_not_change_the_output(runs):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_code_of_an_odd_size_is_no_reason_to_predict_rows_one_by_one(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 10)) + 0.1 * rng.normal(size=(300, 10))
+    lapae.LaplacianAutoencoder(latent_dim=5, epochs=2, random_state=0).fit(x).save(tmp_path / "run")
+    mapper = lapae.mapper(tmp_path / "run", "embed")
+    loaded = mapper.loaded
+    assert max(loaded.stride, loaded.scored_stride, loaded.filled_stride) in blocks.STRIDES
+    rows = pa.table({f"x{i}": column for i, column in enumerate(x.T)})
+    together = mapper.table(rows)
+    assert mapper.table(rows.slice(7, 1)).equals(together.slice(7, 1))
+    assert mapper.table(rows.slice(7)).equals(together.slice(7))
+
+
+@pytest.mark.parametrize("period", [1, 2, 8, 3])
+def test_rows_are_repeated_until_their_place_in_a_block_does_not_matter(period):
+    calls = []
+
+    def call(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        calls.append(len(rows))
+        return (rows + np.arange(len(rows))[:, None] % period,)
+
+    stride = blocks._alike_from(call(np.zeros((blocks.LACKING, 1)))[0])
+    assert stride == (blocks.ALONE if period == 3 else period)
+    calls.clear()
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    groups = [np.arange(40), np.arange(40, 45)]
+    (found,) = blocks.in_blocks(call, x, groups, [16, 16], [stride, stride])
+    np.testing.assert_array_equal(found[:45], x[:45])
+    assert np.isnan(found[45:]).all()
+    a_block = 1 if period == 3 else 16 // period
+    assert calls == [1 if period == 3 else 16] * (-(-40 // a_block) + -(-5 // a_block))

@@ -2,8 +2,9 @@
 
 A matrix product of 512 rows and one of 37 rows may add up in different orders, and differ in their last bits. Here
 every call of the model has the same number of rows, all of which lack the same values; a block that is not full is
-padded with copies of its first row. So the output of a row is the same bits in any batch, partition or process on one
-kind of CPU (tests/arrow/test_row_independence.py).
+padded with copies of its first row. If products depend on where in memory a row begins, as they do for rows of an odd
+number of values, each row is repeated, so that all begin alike (`RowModel.stride`). So the output of a row is the same
+bits in any batch, partition or process on one kind of CPU (tests/arrow/test_row_independence.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ SCORED = 2048
 more."""
 LACKING = 32
 """Rows of a block of rows with missing values: there may be as many patterns as rows."""
+STRIDES = (1, 2, 4, 8)
+"""Places in a block that may be alike: every eighth row of float64 begins at a multiple of 64 bytes, as blocks do."""
+ALONE = LACKING
+"""Stride of rows that are predicted one by one."""
 Arrays = tuple[np.ndarray, ...]
 
 
@@ -38,7 +43,11 @@ def reproducibly() -> Iterator[None]:
 
 
 def in_blocks(
-    call: Callable[[np.ndarray], Arrays], x: np.ndarray, groups: Sequence[np.ndarray], sizes: Sequence[int]
+    call: Callable[[np.ndarray], Arrays],
+    x: np.ndarray,
+    groups: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    strides: Sequence[int],
 ) -> Arrays:
     """Call a function on blocks of a fixed size.
 
@@ -47,16 +56,18 @@ def in_blocks(
         x: rows (n, F).
         groups: indices of the rows that go into blocks together; rows in no group are NaN in the output.
         sizes: rows of a block, for each group.
+        strides: how many times each row of a group is repeated; `ALONE` for blocks of one row.
 
     Returns:
         Arrays (n, …); none if all groups are empty.
     """
     out: list[np.ndarray] = []
-    for members, size in zip(groups, sizes, strict=True):
-        for start in range(0, len(members), size):
-            part = members[start : start + size]
-            padded = np.concatenate([part, np.full(size - len(part), part[0])])
-            found = call(x[padded])
+    for members, size, stride in zip(groups, sizes, strides, strict=True):
+        n, times = (1, 1) if stride == ALONE else (size // stride, stride)
+        for start in range(0, len(members), n):
+            part = members[start : start + n]
+            padded = np.concatenate([part, np.full(n - len(part), part[0])])
+            found = [values[::times] for values in call(x[padded.repeat(times)])]
             if not out:
                 out = [np.full((len(x), *values.shape[1:]), np.nan) for values in found]
             for to, values in zip(out, found, strict=True):
@@ -64,14 +75,11 @@ def in_blocks(
     return tuple(out)
 
 
-def by_pattern(
-    missing: np.ndarray, *, alone: bool = False, full_size: int = FULL
-) -> tuple[list[np.ndarray], list[int]]:
+def by_pattern(missing: np.ndarray, *, full_size: int = FULL) -> tuple[list[np.ndarray], list[int]]:
     """Group rows that lack the same values.
 
     Args:
         missing: (n, F) bool.
-        alone: whether each row must be in a block of its own.
         full_size: rows of a block of rows that lack nothing.
 
     Returns:
@@ -83,7 +91,7 @@ def by_pattern(
     for row in np.flatnonzero(lacks & ~nothing).tolist():
         keys.setdefault(missing[row].tobytes(), []).append(row)
     groups = ([full] if len(full) else []) + [np.array(rows) for rows in keys.values()]
-    return groups, [1 if alone else LACKING if lacks[rows[0]] else full_size for rows in groups]
+    return groups, [LACKING if lacks[rows[0]] else full_size for rows in groups]
 
 
 @dataclass(frozen=True)
@@ -97,22 +105,23 @@ class RowModel:
     model: Model
 
     @cached_property
-    def one_by_one(self) -> bool:
-        """Whether predictions depend on the place of a row in its batch, as with noise drawn for each row (dropout,
+    def stride(self) -> int:
+        """How far apart rows of a block are predicted alike: 1, or a few if it matters how a row is aligned in memory;
+        `ALONE` if predictions depend on the place of a row in its batch, as with noise drawn for each row (dropout,
         variational autoencoders): such rows are predicted one by one, all with the same noise."""
-        return _differ(self.model.predict(_equal_rows(self.model)))
+        return _stride(self.model.predict(_equal_rows(self.model)))
 
     @cached_property
-    def scored_one_by_one(self) -> bool:
-        """Whether this is so of what scores are made of, which takes less memory to see."""
-        return _differ(self.model.for_score(_equal_rows(self.model)))
+    def scored_stride(self) -> int:
+        """The same of what scores are made of, which takes less memory to see."""
+        return _stride(self.model.for_score(_equal_rows(self.model)))
 
     @cached_property
-    def filled_one_by_one(self) -> bool:
-        """Whether what is filled in depends on the place of a row, too, as with noise that chains start from."""
+    def filled_stride(self) -> int:
+        """The same if values are filled in too, as with noise that chains start from."""
         rows = _equal_rows(self.model)
         rows[:, : self.model.space.numbered[0].width] = torch.nan
-        return self.one_by_one or _differs(self.model.complete(rows).x_mean.numpy())
+        return max(self.stride, _alike_from(self.model.complete(rows).x_mean.numpy()))
 
 
 def _equal_rows(model: Model) -> torch.Tensor:
@@ -121,10 +130,12 @@ def _equal_rows(model: Model) -> torch.Tensor:
     return rows[:1].nan_to_num().expand(LACKING, *rows.shape[1:]).clone()
 
 
-def _differ(found: Prediction) -> bool:
-    return _differs(*(value.numpy() for value in found.values.values()))
+def _stride(found: Prediction) -> int:
+    return max(_alike_from(value.numpy()) for value in found.values.values())
 
 
-def _differs(*arrays: np.ndarray) -> bool:
-    """Whether rows of arrays (n, …) differ."""
-    return any(not np.array_equal(values, np.broadcast_to(values[:1], values.shape)) for values in arrays)
+def _alike_from(values: np.ndarray) -> int:
+    """Return how far apart rows of values (LACKING, …) are equal, `ALONE` if they are not."""
+    return next(
+        (n for n in STRIDES if np.array_equal(values[::n], np.broadcast_to(values[:1], values[::n].shape))), ALONE
+    )

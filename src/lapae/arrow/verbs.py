@@ -86,14 +86,18 @@ class Score(Verb):
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model = loaded.model
         full_size = FULL if self.explain else SCORED
-        groups = by_pattern(np.isnan(x), alone=loaded.scored_one_by_one, full_size=full_size)
+        groups, sizes = by_pattern(np.isnan(x), full_size=full_size)
+        strides = [loaded.scored_stride] * len(groups)
 
         def judge(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             found = _quiet(model.judge, rows, reasons=self.explain)
             both = found.anomaly_score, found.p_value
             return both if found.contribution is None else (*both, found.contribution)
 
-        score, p, *part = in_blocks(judge, x, *groups) or (*np.full((2, len(x)), np.nan), np.zeros(x.shape))
+        score, p, *part = in_blocks(judge, x, groups, sizes, strides) or (
+            *np.full((2, len(x)), np.nan),
+            np.zeros(x.shape),
+        )
         flagged = p <= model.rule(self.false_alarm_rate).rate
         nothing = np.isnan(p)
         out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
@@ -113,14 +117,14 @@ class Score(Verb):
             at = np.arange(len(rows))
             hidden = np.isnan(model.space.known(x[rows]))
             hidden[at, first[rows]] = hidden[at, j] = True
-            together, sizes = _alike(hidden, j, np.ones(len(rows), bool), alone=loaded.filled_one_by_one)
+            together = _alike(hidden, j, np.ones(len(rows), bool), loaded)
 
             def expected(block: np.ndarray) -> tuple[np.ndarray, ...]:
                 given, contribution, asked = np.split(block, 3, axis=1)
                 return model.counterfactual(given, contribution=contribution, asked=asked > 0)
 
             asked = np.arange(x.shape[1]) == j[:, None]
-            ends = in_blocks(expected, np.concatenate([x[rows], part[rows], asked], 1), together, sizes)
+            ends = in_blocks(expected, np.concatenate([x[rows], part[rows], asked], 1), *together)
             return tuple(end[at, j] for end in ends)
 
         found = choose_reasons(model.space.numbered, model.marked(x), part, expected_of)
@@ -140,12 +144,10 @@ class Embed(Verb):
         return [pa.field(f"z{i}{end}", pa.float64()) for end in ("", "_std") for i in range(k)]
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
-        size = 1 if loaded.one_by_one else FULL
-
         def encode(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             return tuple(part.reshape(len(rows), -1) for part in loaded.model.encode(rows))
 
-        found = in_blocks(encode, x, [np.arange(len(x))], [size])
+        found = in_blocks(encode, x, [np.arange(len(x))], [FULL], [loaded.stride])
         return [_numbers(column) for part in found for column in part.T]
 
 
@@ -182,8 +184,7 @@ class Impute(Verb):
             return (made,) if level is None else (made, *model.impute_interval(rows, level))
 
         # rows with nothing observed are filled in too
-        alone = bool(lacking.any()) and loaded.filled_one_by_one
-        groups = _alike(missing, np.zeros(len(x), int), lacking, alone=alone)
+        groups = _alike(missing, np.zeros(len(x), int), lacking, loaded)
         found = in_blocks(fill, x, *groups) or (x,) * (1 if level is None else 3)
         made, *ends = (np.where(lacking[:, None], values, x) for values in found)
         columns = model.space.numbered
@@ -221,16 +222,15 @@ class Reconstruct(Verb):
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model, missing = loaded.model, np.isnan(x)
         lacking = np.asarray(missing.any(1))
-        alone = bool(lacking.any()) and loaded.filled_one_by_one
         full = np.flatnonzero(~lacking)
-        groups, sizes = _alike(missing, np.zeros(len(x), int), lacking, alone=alone)
+        groups, sizes, strides = _alike(missing, np.zeros(len(x), int), lacking, loaded)
         if len(full):
-            groups, sizes = [full, *groups], [1 if loaded.one_by_one else FULL, *sizes]
+            groups, sizes, strides = [full, *groups], [FULL, *sizes], [loaded.stride, *strides]
 
         def expect(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             return model.expected(rows, self.level)
 
-        found = in_blocks(expect, x, groups, sizes)
+        found = in_blocks(expect, x, groups, sizes, strides)
         out = []
         for i, column in enumerate(model.space.numbered):
             out.append(as_arrow(found[0][:, i], column))
@@ -252,13 +252,16 @@ def _value_fields(model: Model, *, ends: bool, whole: bool = True) -> list[Any]:
 
 
 def _alike(
-    hidden: np.ndarray, kind: np.ndarray, chosen: np.ndarray, *, alone: bool
-) -> tuple[list[np.ndarray], list[int]]:
-    """Group the `chosen` rows (n,) by what is hidden of them (n, F) and by `kind` (n,), with the size of blocks."""
+    hidden: np.ndarray, kind: np.ndarray, chosen: np.ndarray, loaded: RowModel
+) -> tuple[list[np.ndarray], list[int], list[int]]:
+    """Group the `chosen` rows (n,) by what is hidden of them (n, F) and by `kind` (n,), with sizes and strides of
+    blocks."""
     groups: dict[tuple[bytes, int], list[int]] = {}
     for row in np.flatnonzero(chosen).tolist():
         groups.setdefault((hidden[row].tobytes(), int(kind[row])), []).append(row)
-    return [np.array(rows) for rows in groups.values()], [1 if alone else LACKING] * len(groups)
+    n = len(groups)
+    strides = [loaded.filled_stride] * n if n else []  # it takes an imputer to find out
+    return [np.array(rows) for rows in groups.values()], [LACKING] * n, strides
 
 
 def _texts(values: list[str]) -> Any:
