@@ -103,7 +103,7 @@ def test_resume_does_the_missing_parts_alone(runs, tables, scored, tmp_path, cap
     assert main(arguments) == 2
     assert "go on with --resume" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
-    assert "120 rows in 4 parts, 3 of them were there" in capsys.readouterr().out
+    assert "120 rows in 4 parts, 3 of which already existed" in capsys.readouterr().out
     assert content(out) == content(scored)
     assert (out / "a.parquet").stat().st_mtime_ns == old
     assert main([*arguments, "--resume", "--rate", "0.3"]) == 2
