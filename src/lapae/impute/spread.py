@@ -2,8 +2,9 @@
 
 Of most imputers it is a normal one with a standard deviation for either side. That of a value with donors has the shape
 of the donors' values: their weighted quantiles, moved away from their median until the scale is the learned standard
-deviation, each a normal kernel of a share of it. So it is as skewed, bounded or split in two as the values that
-rows alike have, and as wide as held-out values say.
+deviation, if it is smaller than that, each a normal kernel of a share of it. They are never moved together: if donors
+differ widely, as the best predictor of the value is missing too, so may the value. So it is as skewed, bounded or split
+in two as the values that rows alike have, and as wide as held-out values say.
 
 A value is measured by its normal score, the z with F(value) = Φ(z). Conformal radii are quantiles of the scores of
 hidden values (distributional conformal prediction, Chernozhukov, Wüthrich & Zhu 2021), and intervals end where the
@@ -75,8 +76,9 @@ class Spread:
 
 
 def scaled(points: Tensor, variance: Tensor, deviation: Tensor) -> Tensor:
-    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart to deviations (m,)."""
-    return points * (deviation / variance.sqrt()).clamp_max(WIDER)[:, None]
+    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart to deviations (m,) that
+    are larger."""
+    return points * (deviation / variance.sqrt()).clamp(1.0, WIDER)[:, None]
 
 
 def score(value: Tensor, points: Tensor, width: Tensor) -> Tensor:
