@@ -640,9 +640,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             low, high: like X; for an observed value both are the value itself. In a table the ends are values that the
-                column can have: they lie within the range of the training rows, are whole numbers for a count, and
-                reach further towards the side where values scatter more. The interval of a boolean that may be either
-                is false to true; for sets of levels use `impute_levels`.
+                column can have: they lie within the range of the training rows unless the row is far from these, are
+                whole numbers for a count, and reach further towards the side where values scatter more. The interval of
+                a boolean that may be either is false to true; for sets of levels use `impute_levels`.
 
         Examples:
             >>> low, high = model.impute_interval([[1.0, np.nan, -1.0]], level=0.9)

@@ -834,7 +834,9 @@ class Model:
         guess = found.x_mean
         best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
         sure = ~np.isnan(self.space.implied(coded))
-        low, high = self._around(numpy(guess), numpy(down), numpy(up), best=best, sure=sure)
+        beyond = self._imputer.beyond(x, level)
+        limits = None if beyond is None else tuple(self.space.to_user(numpy(end), whole=False) for end in beyond)
+        low, high = self._around(numpy(guess), numpy(down), numpy(up), best=best, sure=sure, limits=limits)
         low, high = (np.where(np.isnan(coded), end, coded) for end in (low, high))
         return best, low, high
 
@@ -846,6 +848,7 @@ class Model:
         *,
         best: np.ndarray | None = None,
         sure: np.ndarray | None = None,
+        limits: tuple[np.ndarray, ...] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return intervals of possible values in the user's units.
 
@@ -855,6 +858,7 @@ class Model:
             up: how far they reach upward.
             best: the imputed values (n, *shape), for intervals of missing values; then a boolean may be either.
             sure: values that another column determines, (n, *shape).
+            limits: how far intervals may reach beyond the values of the rows, downward and upward, (n, *shape).
         """
         filled = best is not None
         clip = filled and self.space.kind == "image"
@@ -862,7 +866,8 @@ class Model:
         low, high = (self.space.to_user(end, whole=False) for end in ends)
         if self._possible is None:
             return low, high
-        low, high = self._possible.interval(self.space.rounded(low), self.space.rounded(high), filled=filled)
+        ends = self.space.rounded(low), self.space.rounded(high)
+        low, high = self._possible.interval(*ends, filled=filled, limits=limits)
         words = [column.kind in ("category", "boolean") for column in self.space.numbered]
         if any(words):
             word = self.space.to_user(mean) if best is None else best

@@ -43,8 +43,10 @@ def test_the_variance_counts_as_often_as_the_other_values_say(rows, projection, 
     x[1, 2] = torch.nan
     found = predict(x, projection)
     alone = replace(deviation, passed=None)
+    found.values["x_var"] *= torch.arange(1.0, D + 1)
     noise = alone(predict(x, projection, 0.0), x)
-    error, variance = x - found.x_mean, found.x_var
+    error, own = x - found.x_mean, found.x_var
+    variance = (own + noise.square() * own.mean(1, keepdim=True) / noise.square().mean(1, keepdim=True)) / 2
     expected = torch.empty_like(x)
     for i in range(len(x)):
         for j in range(D):
@@ -74,12 +76,25 @@ def test_an_odd_value_widens_the_intervals_of_the_others_and_not_its_own(rows, p
     assert (blamed(predict(odd, projection), odd)[:, 0] / usual[:, 0]).mean() > 1.5
 
 
+def test_rows_of_two_values_that_are_off_have_wider_intervals(rows):
+    two = rows[:, :2]
+    direction = torch.linalg.svd(two - two.mean(0)).Vh[:1]
+    projection = direction.T @ direction
+    found = predict(two, projection)
+    of_two = Deviation.fit(found, two, found, two, two, adds_variance=True)
+    off = two[:50] + 3 * (torch.eye(2, dtype=rows.dtype) - projection)[0]
+    usual, wider = (of_two(predict(x, projection), x) for x in (two[:50], off))
+    assert (wider / usual).mean() > 1.5
+    blamed = replace(of_two, passed=passed_on(two, found.x_mean))
+    assert (blamed(predict(off, projection), off) / usual).mean() < 0.8 * (wider / usual).mean()
+
+
 def test_a_value_that_is_very_far_off_leaves_something_known_of_the_others(rows, projection, deviation):
     far = rows[:50].clone()
     far[:, 0] += 1e3
     found = predict(far, projection)
     noise = deviation(predict(far, projection, 0.0), far)
-    assert (deviation(found, far) <= 3 * (noise.square() + found.x_var).sqrt() + 1e-9).all()
+    assert (deviation(found, far) <= 3 * (noise.square() + deviation.shared(found, noise)).sqrt() + 1e-9).all()
 
 
 def test_what_is_passed_on_is_that_of_a_linear_network(rows, projection):

@@ -1,12 +1,10 @@
 """Gaussian copula of a table with missing values: how columns depend on each other, whatever their scales and tails.
 
-Each value is replaced by the normal score of its rank in its column. A Gaussian is fitted to the scores by expectation
-maximisation, which takes missing values as they are; it says what is expected of a missing score, given its row.
+Each value is replaced by the normal score of its rank in its column, and a Gaussian is fitted to the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,163 +12,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.impute.gaussian import Gaussian
 from lapae.score.marginals import Marginals
 
-ROUNDS, ANEW = 30, 8
-"""Rounds of expectation maximisation from nothing, and from the copula of the same rows with other weights, at most."""
-SETTLED = 2e-3
-"""Change of the covariance in a round below which there is no further one."""
-SHRINK, ENOUGH = 0.02, 20
-"""Share of its variance that is added to each score, as few rows say little about many correlations; with more rows per
-feature than `ENOUGH` the share falls in proportion."""
-WORK = 4e8
-"""Multiply-adds of a round, about: in wide tables some rows serve for all."""
-CHUNK = 256
 WIDEST, GRID = 4.0, 4000
 """Scores beyond which there are no values, and places between at which values are looked up."""
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """Missing scores of B rows of D features, given the others: k of them, as many as a row lacks at most.
-
-    Attributes:
-        index: the features that a row lacks, in order, and then any others, (B, k).
-        there: whether a row lacks them, (B, k).
-        gain: what is missing is expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D).
-        root: Cholesky factors of the precision of what is missing, (B, k, k).
-    """
-
-    index: Tensor
-    there: Tensor
-    gain: Tensor
-    root: Tensor
-
-    @property
-    def both(self) -> Tensor:
-        """Whether a row lacks both of two features, (B, k, k)."""
-        return self.there[:, :, None] & self.there[:, None]
-
-    def expected(self, gap: Tensor) -> Tensor:
-        """Return how far from the centre missing scores are expected (B, k), from the gaps (B, D) of the others."""
-        return (self.gain @ gap[:, :, None])[..., 0]
-
-    def left(self) -> Tensor:
-        """Return the covariance of missing scores that is left if the others are known, (B, k, k)."""
-        return torch.cholesky_inverse(self.root)
-
-    def roots(self) -> tuple[Tensor, Tensor]:
-        """Return Cholesky factors (B, k, k) of the correlations of missing scores, given the others of a row, and what
-        makes correlations of their covariances (B, k)."""
-        left = self.left()
-        scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
-        eye = torch.eye(left.shape[1], dtype=left.dtype)
-        return torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye), scale
-
-    def put(self, values: Tensor, like: Tensor) -> Tensor:
-        """Return values (B, k) at their features, (B, D) as `like`; nothing is said of the others."""
-        return torch.zeros_like(like).scatter(1, self.index, values)
-
-    def place(self, rows: Tensor, j: int) -> Tensor:
-        """Return where feature j is in `index` of some rows (q,), which lack it: (q,)."""
-        return (self.index[rows] == j).to(torch.uint8).argmax(1)
-
-
-@dataclass(frozen=True)
-class Copula:
-    """Dependence of D features.
+class Copula(Gaussian):
+    """Dependence of D features: the Gaussian of their normal scores.
 
     Attributes:
         marginals: distribution of each feature.
-        center: mean of the normal scores, (D,).
-        covariance: covariance of the scores, (D, D).
-        n_rows: rows that they were fitted to.
     """
 
     marginals: Marginals
-    center: Tensor
-    covariance: Tensor
-    n_rows: int
 
     @classmethod
     def fit(cls, rows: Tensor) -> Copula:
         """Fit to a table (n, D); NaN is missing."""
         marginals = Marginals.fit(rows)
-        z = marginals.normal(rows)
-        most = max(200, int(WORK / z.shape[1] ** 3))
-        z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:most]]
-        known = ~z.isnan()
-        seen = z.nan_to_num()
-        center = seen.sum(0) / known.sum(0).clamp_min(1)
-        variance = (torch.where(known, z - center, 0.0).square().sum(0) / known.sum(0).clamp_min(1)).clamp_min(1e-3)
-        found = cls(marginals, center, torch.diag(variance), len(z))
-        for _ in range(ROUNDS if not known.all() else 1):
-            found = found._round(z)
-        return found
-
-    def redrawn(self, z: Tensor, weight: Tensor) -> Copula:
-        """Return the copula fitted to scores z (n, D) of rows with these weights (n,), starting from this one."""
-        found = self
-        for _ in range(ANEW if z.isnan().any() else 1):
-            before, found = found, found._round(z, weight)
-            if (found.covariance - before.covariance).abs().max() < SETTLED:
-                break
-        return found
-
-    def _round(self, z: Tensor, weight: Tensor | None = None) -> Copula:
-        """One round of expectation maximisation on scores (n, D) of rows with weights (n,), default 1."""
-        weight = torch.ones_like(z[:, 0]) if weight is None else weight * (len(z) / weight.sum())
-        filled, extra = z.clone(), torch.zeros_like(self.covariance)
-        for part, hidden in self._parts(z) if z.isnan().any() else ():
-            filled[part] = self._expected(z[part], hidden)
-            left = weight[part, None, None] * torch.where(hidden.both, hidden.left(), 0.0)
-            place = hidden.index[:, :, None] * z.shape[1] + hidden.index[:, None]
-            extra.view(-1).index_add_(0, place.flatten(), left.flatten())
-        center = (weight[:, None] * filled).mean(0)
-        gap = filled - center
-        covariance = ((weight[:, None] * gap).T @ gap + extra) / len(z)
-        share = SHRINK * min(1.0, ENOUGH * z.shape[1] / len(z))
-        covariance = covariance + torch.diag(share * covariance.diagonal() + 1e-3)
-        return Copula(self.marginals, center, covariance, len(z))
-
-    @cached_property
-    def _precision(self) -> Tensor:
-        return torch.linalg.inv(self.covariance.double()).to(self.covariance.dtype)
-
-    def hidden(self, z: Tensor) -> Hidden:
-        """Say what the scores z (B, D) tell about those that are missing, NaN."""
-        missing = z.isnan()
-        count = missing.sum(1)
-        index = missing.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(count.max()))]
-        there = torch.arange(index.shape[1]) < count[:, None]
-        both = there[:, :, None] & there[:, None]
-        eye = torch.eye(index.shape[1], dtype=z.dtype)
-        root = torch.linalg.cholesky(torch.where(both, self._precision[index[:, :, None], index[:, None]], eye))
-        onto = self._precision[index] * (there[:, :, None] & ~missing[:, None])
-        return Hidden(index, there, -torch.cholesky_solve(onto, root), root)
-
-    def _parts(self, z: Tensor) -> Iterator[tuple[slice, Hidden]]:
-        for start in range(0, len(z), CHUNK):
-            part = slice(start, start + CHUNK)
-            yield part, self.hidden(z[part])
-
-    def _expected(self, z: Tensor, hidden: Hidden) -> Tensor:
-        """Return scores (B, D) of a part with what is expected in place of missing ones."""
-        missing = z.isnan()
-        gap = torch.where(missing, 0.0, z - self.center)
-        return torch.where(missing, hidden.put(self.center[hidden.index] + hidden.expected(gap), z), z)
-
-    def fill(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """Return scores (n, D) with draws in place of missing ones, given the others of their rows."""
-        out = z.clone()
-        lacking = z.isnan().any(1).nonzero()[:, 0]
-        some = z[lacking]
-        for part, hidden in self._parts(some):
-            root, scale = hidden.roots()
-            normal = torch.randn(*some[part].shape, generator=generator, dtype=z.dtype).gather(1, hidden.index)
-            noise = hidden.put((root @ normal[..., None])[..., 0] / scale, some[part])
-            out[lacking[part]] = self._expected(some[part], hidden) + torch.where(some[part].isnan(), noise, 0.0)
-        return out
+        return cls.of(marginals.normal(rows), marginals=marginals)
 
     def values(self, j: int, scores: Tensor) -> Tensor:
         """Return values of feature j with these scores, within those of the table."""
@@ -186,16 +49,6 @@ class Copula:
         scores, wanted = self.marginals.normal(ranks.T).T.numpy(), np.linspace(-WIDEST, WIDEST, GRID + 1)
         rows = [np.interp(wanted, *_means(theirs, x)) for theirs, x in zip(scores, ranks.numpy(), strict=True)]
         return torch.from_numpy(np.stack(rows)).to(ranks.dtype)
-
-    def noise(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
-        scores are, given the others."""
-        out = z.new_empty(n, *z.shape)
-        for part, hidden in self._parts(z):
-            normal = torch.randn(*z[part].shape, n, generator=generator, dtype=z.dtype)
-            index = hidden.index[:, :, None].expand(-1, -1, n)
-            out[:, part] = normal.scatter(1, index, hidden.roots()[0] @ normal.gather(1, index)).permute(2, 0, 1)
-        return out
 
 
 def _means(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

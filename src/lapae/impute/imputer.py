@@ -219,6 +219,11 @@ class Imputer(ABC):
             down, up = (torch.where(words, 1.0, deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
         return Spread(down, up)
 
+    def beyond(self, x: Tensor, level: float) -> tuple[Tensor, Tensor] | None:
+        """Return how far intervals of missing values of x (n, *model_shape) may reach beyond the values of the rows,
+        downward and upward (n, *model_shape); None if they may not."""
+        return None
+
     @property
     def least(self) -> Tensor:
         """Least standard deviations of values, for their intervals: (*features), or one for all."""

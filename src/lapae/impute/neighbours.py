@@ -9,11 +9,13 @@ donors do: on a curve, if these lie on one. Where that would take long they are 
 Where the data end there are no donors, and nothing in those that there are says so. The observed values of a row do: if
 they are further from their reconstructions than those of held-out rows, its missing values are further from their
 guesses, too. Standard deviations are multiplied by the root of the mean square of the former, in units of the latter.
+And distributions reach as far as a straight line through the table expects (`line.py`), which does extrapolate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Self
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor
 from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
 from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies
+from lapae.impute.line import Line, joined
 from lapae.impute.spread import Spread, scaled
 from lapae.networks.threads import one_thread
 from lapae.predict.deviation import TINY, Deviation
@@ -56,6 +59,7 @@ class NeighbourImputer(Imputer):
         places: quantiles of where values lie in their distributions, (D, `PLACES`).
         words: whether a feature is that of a category or a boolean, (D,).
         residual: mean squared residual of observed values of held-out rows that lack others, (D,).
+        line: what a straight line through the rows expects; None of imputers that were saved before it was kept.
     """
 
     held: Donors
@@ -63,6 +67,7 @@ class NeighbourImputer(Imputer):
     places: Tensor
     words: Tensor
     residual: Tensor
+    line: Line | None = None
 
     @classmethod
     @one_thread()  # many small operations
@@ -82,7 +87,8 @@ class NeighbourImputer(Imputer):
         found = _complete(held, trained.predict(seen), seen, words)
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
         residual = (seen - found.x_mean).square().nanmean(0).nan_to_num()
-        return cls(deviation, None, None, held, every, places, words, residual)
+        line = Line.fit(held.rows, seen)
+        return cls(deviation, None, None, held, every, places, words, residual, line)
 
     @property
     def least(self) -> Tensor:
@@ -116,7 +122,18 @@ class NeighbourImputer(Imputer):
             return normal
         shaped = x.isnan() & ~points[..., 0].isnan()
         variance = found.x_var + USUAL * self.deviation.noise.square()
-        return replace(normal, shaped=shaped, points=scaled(points[shaped], variance[shaped], normal.up[shaped]))
+        points = scaled(points[shaped], variance[shaped], normal.up[shaped])
+        if self.line is not None:
+            middle, deviation, _ = self.line(x)
+            points = joined(points, (middle - found.x_mean)[shaped], (deviation * factor.clamp_min(1.0))[shaped])
+        return replace(normal, shaped=shaped, points=points)
+
+    def beyond(self, x: Tensor, level: float) -> tuple[Tensor, Tensor] | None:
+        if self.line is None:
+            return None
+        middle, deviation, _ = self.line(x)
+        reach = NormalDist().inv_cdf((1 + level) / 2) * deviation
+        return middle - reach, middle + reach
 
     def farther(self, found: Prediction, x: Tensor) -> Tensor:
         """Return how far observed values of rows x (n, D) are from their reconstructions, as a factor (n,)."""

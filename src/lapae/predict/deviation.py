@@ -11,14 +11,16 @@ residuals; f_ij is what the model knows about its own ignorance of this value,
 
 each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
 and is none of f: intervals then widen where the data end. How much the network errs there it cannot know, as it has
-learned from rows that it knows; the other values of the row show it. So the variance v_ij counts k_ij times,
+learned from rows that it knows; the other values of the row show it. Nor does it know well which values are affected:
+v_ij is half the variance of the value and half that of the row, shared out as the noise is. It counts k_ij times,
 
     standard deviation² = noise² + 2 k_ij v_ij,
     k_ij = (1 + sum_l (e_il² - noise_il²) / (noise_il² + v_il)) / (1 + sum_l v_il / (noise_il² + v_il)) >= 0
 
 with e the residuals and sums over the other values l of the row: an estimate by moments of E e² = noise² + k v, with a
 prior of k = 1. What a value does to the residuals of the others is taken off them first (`passed`), so that an odd one
-does not widen its own interval, and it widens those of the others three times at most.
+does not widen its own interval, and it widens those of the others three times at most. In rows of two values nothing is
+taken off: one other residual cannot tell an odd value from a row that is off.
 
 The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With
 few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say otherwise, small
@@ -71,6 +73,8 @@ USUAL = 1.0
 MOST_TIMES = 9.0
 """Bound of a squared standard deviation, in noise² + variance: by a value that is a hundred standard deviations off,
 nothing at all would be known of the others."""
+PAIR = 2
+"""Number of features up to which what one value does to the residual of the other is not taken off."""
 WIDE = 1000
 """Number of features from which one value does too little to the residuals of the others to be taken off."""
 LEAST_OWN = 0.3
@@ -152,7 +156,7 @@ class Deviation:
             scale=noise.new_ones(n),
             weights=noise.new_zeros(n + 1),
             adds_variance=adds_variance,
-            passed=passed_on(rows, known.x_mean) if adds_variance and noise.numel() < WIDE else None,
+            passed=passed_on(rows, known.x_mean) if adds_variance and PAIR < noise.numel() < WIDE else None,
         )
         counted = ~error.isnan()
         if not counted.any():
@@ -213,20 +217,27 @@ class Deviation:
         noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
         if not self.adds_variance:
             return noise
-        square, counts = noise.square(), self.counts(found, x, noise)
-        most = MOST_TIMES * (square + found.x_var)
-        return torch.minimum(square + COUNTS * counts * found.x_var, most).sqrt()
+        square, variance = noise.square(), self.shared(found, noise)
+        counts = self.counts(x - found.x_mean, square, variance)
+        return torch.minimum(square + COUNTS * counts * variance, MOST_TIMES * (square + variance)).sqrt()
 
-    def counts(self, found: Prediction, x: Tensor, noise: Tensor) -> Tensor:
+    def shared(self, found: Prediction, noise: Tensor) -> Tensor:
+        """Return the variance v (B, *features) of each value, half of it that of its row, given the standard deviations
+        (B, *features) without it."""
+        variance, square = found.x_var.flatten(1), noise.square().flatten(1)
+        of_row = square * (variance.mean(1) / square.mean(1))[:, None]
+        return ((variance + of_row) / 2).reshape(noise.shape)
+
+    def counts(self, error: Tensor, square: Tensor, variance: Tensor) -> Tensor:
         """Return how often the variance of each value counts by the other values of its row, k (B, *features).
 
         Args:
-            found: predictions of the rows.
-            x: the rows (B, *features).
-            noise: standard deviation of their values without the variance, (B, *features).
+            error: residuals of the values, NaN where missing, (B, *features).
+            square: variance of their noise, (B, *features).
+            variance: what is added to it, (B, *features).
         """
-        parts = (x - found.x_mean, noise.square(), found.x_var)
-        error, square, variance = (part.flatten(1).double() for part in parts)  # large ones cancel
+        shape, dtype = square.shape, square.dtype
+        error, square, variance = (part.flatten(1).double() for part in (error, square, variance))  # large ones cancel
         weight = torch.where(error.isnan(), 0.0, 1 / (square + variance + TINY))
         error = error.nan_to_num()
         excess = all_but_one(weight * (error.square() - square))
@@ -234,7 +245,7 @@ class Deviation:
             passed = self.passed.double()
             excess = excess + error * (error * (weight @ passed.square()) - 2 * ((weight * error) @ passed))
         counted = (USUAL + excess) / (USUAL + all_but_one(weight * variance))
-        return counted.clamp_min(0.0).to(noise).reshape(noise.shape)
+        return counted.clamp_min(0.0).to(dtype).reshape(shape)
 
 
 def all_but_one(values: Tensor) -> Tensor:

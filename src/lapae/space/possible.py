@@ -3,7 +3,8 @@
 An interval of a price does not begin below 0 if no price does, one of a column of whole numbers ends on whole numbers,
 rounded outward, and one of a class from 1 to 3 does not reach 4. A limit of a column is certain if many rows have
 exactly that value, or if it is 0 and all values have the same sign. Imputed values stay within the range of the rows if
-there are `ENOUGH` of them: on average at most 2 in (n + 1) new values lie outside the range of n rows.
+there are `ENOUGH` of them: on average at most 2 in (n + 1) new values lie outside the range of n rows. Their
+intervals leave it where the row lies beyond the data (`lapae.impute.line`), but not beyond a certain limit.
 """
 
 from __future__ import annotations
@@ -63,13 +64,28 @@ class Possible:
             least[j], most[j] = (first, last) if len(known) >= ENOUGH else (low[j], high[j])
         return cls(low, high, least, most, whole)
 
-    def interval(self, low: np.ndarray, high: np.ndarray, *, filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return intervals (…, F) of possible values; `filled` for those of missing values.
+    def interval(
+        self,
+        low: np.ndarray,
+        high: np.ndarray,
+        *,
+        filled: bool = False,
+        limits: tuple[np.ndarray, ...] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals of possible values. One that lies entirely beyond a limit becomes the limit.
 
-        An interval that lies entirely beyond a limit, as for an odd value, becomes the limit.
+        Args:
+            low: lower ends, (…, F).
+            high: upper ends, (…, F).
+            filled: whether they are those of missing values.
+            limits: how far these may reach beyond the values of the rows, downward and upward, (…, F) each: they stay
+                within certain limits.
         """
         low, high = np.where(self.whole, np.floor(low), low), np.where(self.whole, np.ceil(high), high)
         least, most = (self.least, self.most) if filled else (self.low, self.high)
+        if filled and limits is not None:
+            least = np.maximum(self.low, np.fmin(least, limits[0]))
+            most = np.minimum(self.high, np.fmax(most, limits[1]))
         return np.clip(low, least, most), np.clip(high, least, most)
 
     def fill(self, values: np.ndarray) -> np.ndarray:
