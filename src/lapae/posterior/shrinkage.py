@@ -22,7 +22,7 @@ beside the diagonal (any share from a tenth to a half serves as well).
 
 There the diagonal bounds the variance of the data by one unit of noise for each weight, tr(D M⁻¹) <= P / (1 - ρ),
 however weak the prior is. What the prior decides is the variance along weights that the data have not used, and that
-tells where the data end. So it is weakened, to a thousandth at most, while the data's own values get no more variance
+tells where the data end. So it is weakened, to a hundredth at most, while the data's own values get no more variance
 than their noise (`benchmarks/ood_settings.md`).
 
 The highest bound would choose the diagonal earlier, on tables whose intervals then hold less where the data end and are
@@ -45,7 +45,7 @@ FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
 MOST_VARIANCE = 4.0
 """Variance of the data's own values over networks, in units of their noise, up to which the vectors stand alone."""
-WEAKER = 10.0 ** (-torch.arange(7, dtype=torch.float64) / 2)
+WEAKER = 10.0 ** (-torch.arange(5, dtype=torch.float64) / 2)
 """Factors of the prior precision that are tried beside the diagonal."""
 MOST_PRODUCTS = 1 << 30
 """Maximum number of multiplications for K: a bound is that of some weights, evenly spaced, if these are more."""
