@@ -1,21 +1,21 @@
-"""Cross-conformal p-values: all rows of a table calibrate, each as a model scores it that was trained without it.
+"""Cross-conformal p-values: every row of a table calibrates, with its score from a model that was trained without it.
 
-The n rows are divided into K folds. Model k is trained, with all that belongs to it, on the rows outside of fold k.
+The n rows are divided into K folds. Model k, with everything that belongs to it, is trained on the rows outside fold k.
 With s_i the score of row i by the model that has not seen it, and s^k(x) that of a new row by model k,
 
     p = (1 + Σ_k #{i in fold k: s_i >= s^k(x)}) / (n + 1).
 
-If the rows and the new one are exchangeable, for every α (Barber, Candès, Ramdas and Tibshirani 2021, theorem 4; its
-first term is that of Vovk and Wang 2020)
+If the rows and the new one are exchangeable, then for every α (Barber, Candès, Ramdas and Tibshirani 2021, theorem 4;
+the first term is that of Vovk and Wang 2020)
 
     P(p <= α) <= 2 α + min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)).
 
-Split conformal prediction has P(p <= α) <= α, from as many rows as are held out: its smallest p-value is larger. The
-bound is for models that fit their own rows much better than others do; with folds of a fifth P(p <= α) is near α, or
-below, as each model has fewer rows than one of all would have.
+Split conformal prediction has P(p <= α) <= α, but calibrates with held-out rows only, so that its smallest p-value is
+larger. The bound covers models that fit their own rows much better than other rows. With five folds P(p <= α) is close
+to α, or below it, as each model has fewer training rows than a model of all rows would have.
 
-Rows that belong together (`groups`), and copies of a row, lie in one fold, and one of each calibrates: the n above are
-groups, and p-values hold for rows of new ones.
+Rows that belong together (`groups`), and copies of a row, are in the same fold, and one row of each group calibrates:
+the n above are groups, and p-values hold for rows of new groups.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from lapae.storage import load_run, save
 
 FOLDS = 5
 LEAST_ROWS = 20
-"""Minimum number of rows: each fold has some, and each model enough."""
+"""Minimum number of rows, so that each fold has some and each model has enough."""
 CROSS, SCORES = "cross", "cross.safetensors"
-"""In a run folder: the folder of the models, a run folder each, and in it the file of the scores."""
+"""In a run folder: the folder of the models, each a run folder of its own, and the file of the scores inside it."""
 
 
 @dataclass(frozen=True)
 class CrossCalibration:
-    """Models that have each not seen one fold of the rows.
+    """Models that were each trained without one fold of the rows.
 
     Attributes:
         models: the K models.
-        scores: anomaly scores by each of them of the rows that it has not seen, (m,) each.
+        scores: for each of them, the anomaly scores of the rows that it has not seen, (m,).
     """
 
     models: tuple[Model, ...]
@@ -64,8 +64,8 @@ class CrossCalibration:
         """Train the models.
 
         Args:
-            model: a trained model, which has the rows of its table (at most 4,000).
-            config: what to train, with what is left open chosen by the rows of each model.
+            model: a trained model, which keeps the rows of its table (at most 4,000).
+            config: what to train; options that are left open are chosen by the rows of each model.
             options: those of `lapae.fit.fit`.
         """
         rows = as_fitted(model)
@@ -93,7 +93,7 @@ class CrossCalibration:
 
         Args:
             model: the model of all rows.
-            X: rows as this takes them, (n, F): levels have codes of their own in each of the K models.
+            X: rows (n, F) as `model` takes them: the codes of levels differ between the K models.
         """
         X = X if is_frame(X) else model.space.uncode(model.space.code(X))
         at_least, n = np.zeros(len(X)), sum(map(len, self.scores))
@@ -104,7 +104,7 @@ class CrossCalibration:
         return (1 + at_least) / (n + 1)
 
     def keep(self, run: Run) -> None:
-        """Write the models into the folder of the run that they belong to."""
+        """Write the models into the run folder that they belong to."""
         of = read_tensor_file(run / MODEL)[1].get("calibration")
         with whole_folder(run / CROSS, replace=True) as folder:
             for k, model in enumerate(self.models):
@@ -115,7 +115,7 @@ class CrossCalibration:
 
     @classmethod
     def load(cls, run: Run, device: Any = "cpu") -> CrossCalibration | None:
-        """Return what `keep` has written; None if there is nothing, or that of another training."""
+        """Return what `keep` wrote; None if there is nothing, or if it belongs to another training."""
         folder = run / CROSS
         if not (folder / SCORES).exists():
             return None
@@ -130,21 +130,21 @@ class CrossCalibration:
 
 
 def together(sampler: RowSampler) -> np.ndarray:
-    """Return the number (n,) of what each row belongs to: rows of a group, and copies of a row."""
+    """Return the number (n,) of the group of each row; copies of a row are in the same group."""
     copies = copied(sampler.rows.double().numpy())
     copies = np.arange(len(sampler.rows)) if copies is None else copies
     return copies if sampler.groups is None else linked(sampler.groups.numpy(), copies)
 
 
 def folds(group: np.ndarray, seed: int) -> np.ndarray:
-    """Return the fold of each row, from 0 on, (n,): rows of one of the groups (n,) are in one fold."""
+    """Return the fold of each row, from 0 on, (n,): rows of the same `group` (n,) are in the same fold."""
     which = np.unique(group, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(seed).permutation(which.max() + 1)
     return order[which] % FOLDS
 
 
 def as_fitted(model: Model) -> Any:
-    """Return the rows (n, F) that a model was fitted to, as they were: a frame if its columns have names."""
+    """Return the rows (n, F) that a model was fitted to, in their original form: a frame if columns have names."""
     if model.sampler is None or model.recent is not None:
         raise ConfigError("calibration='cross' is for tables of up to 128 columns, fitted as a whole: expected 'split'")
     return model.space.uncode(model.sampler.rows.double().numpy())

@@ -5,8 +5,8 @@ With anomaly scores s_1 … s_n of held-out normal rows, the p-value of a new ro
     p = (1 + #{s_i >= s}) / (n + 1)
 
 which is uniform if the new row and the held-out ones are exchangeable. A row is flagged at a false alarm rate if and
-only if p is at most this rate (`Rule`). An interval is mean ± q · deviation with q the (n + 1) · level-th smallest
-held-out |residual| / deviation, between two of them interpolated; it holds the value with probability `level`. Both
+only if p is at most this rate (`Rule`). An interval is mean ± q · deviation, where q is the (n + 1) · level-th smallest
+held-out |residual| / deviation (interpolated between two of them); it contains the value with probability `level`. Both
 hold on average over rows, not for each row (Vovk et al. 2005; Lei et al. 2018).
 """
 
@@ -22,13 +22,14 @@ import numpy as np
 LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.9995]])
 """Levels at which the radius of intervals is stored; between them it is interpolated."""
 ENOUGH = 9
-"""Minimum number of held-out values of a feature for its own quantiles: as many have the one at 0.9. With fewer, all
-features are pooled: intervals of columns that others tell hold more than those of columns that none tells."""
+"""Minimum number of held-out values of a feature for quantiles of its own: the smallest number with which the quantile
+at 0.9 exists. With fewer, all features are pooled: intervals of columns that others predict then cover more than those
+of columns that nothing predicts."""
 SURE = 100
-"""Number of hidden values of a feature below which its quantiles are at least those of all features, and of a higher
-level: what few values happen to be would decide about all that are filled in later."""
+"""Number of hidden values of a feature below which its quantiles are at least those of all features, and at a higher
+level: otherwise a few values would decide, by chance, about all values that are imputed later."""
 UPPER = 0.25
-"""Share of held-out scores of windows that say how far the tail of others reaches."""
+"""Share of the held-out scores of windows from which the tail of new scores is estimated."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -37,7 +38,7 @@ def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
 
     Args:
         scores: scores of new rows, (m,).
-        held_out: scores of held-out rows, (n,); NaN are left aside.
+        held_out: scores of held-out rows, (n,); NaN are ignored.
 
     Returns:
         (m,): uniform on new normal rows, NaN where the score is NaN.
@@ -48,20 +49,20 @@ def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
 
 
 def independent(scores: np.ndarray, overlap: int) -> float:
-    """Return the share of anomaly scores of windows that say something of their own, 1 / `correlation_time`.
+    """Return the effective share of independent anomaly scores among those of windows, 1 / `correlation_time`.
 
     Args:
-        scores: of windows in the order of time, (n,).
+        scores: scores of windows in the order of time, (n,).
         overlap: number of windows that share a step; the share is at most 1 / overlap.
     """
     return 1 / max(correlation_time(scores), overlap)
 
 
 def correlation_time(values: np.ndarray) -> float:
-    """Return how many of the values (n,) of a process in time say as much as one that is independent.
+    """Return how many of the values (n,) of a process in time carry as much information as one independent value.
 
-    It is 1 + 2 Σ ρ_k, with ρ_k the correlation of the ranks of values k apart, up to where it first falls below 0: that
-    of processes which go on as they did.
+    It is 1 + 2 Σ ρ_k, with ρ_k the correlation of the ranks of values that are k steps apart, summed up to where it
+    first falls below 0. This assumes that the process is stationary.
     """
     from scipy.stats import rankdata  # pyright: ignore[reportMissingTypeStubs]
 
@@ -72,14 +73,16 @@ def correlation_time(values: np.ndarray) -> float:
 
 
 def widened(scores: np.ndarray, n: float) -> np.ndarray:
-    """Return held-out scores (m,) of windows with the tail that those of others may have, as only n are independent.
+    """Return held-out scores (m,) of windows with a tail as heavy as that of new scores may be, as only n are
+    independent.
 
-    Scores are sums of -log p, whose upper tail falls off exponentially. With its scale b known from the k = n / 4 among
-    the upper quarter, the score that a new window exceeds with probability p is (predictive distribution, a Pareto one)
+    Scores are sums of -log p, whose upper tail falls off exponentially. With its scale b estimated from the k = n / 4
+    scores in the upper quarter, a new window exceeds with probability p (a Pareto predictive distribution) the score
 
         u + b k ((1 / 4p)^(1/k) - 1),    u the upper quartile, b the mean excess over it,
 
-    which tends to u + b log(1 / 4p) for large k. Scores below it are raised to it; their order stays.
+    which tends to u + b log(1 / 4p) for large k. Held-out scores below this value are raised to it; their order stays
+    the same.
     """
     at_least = len(scores) - np.searchsorted(np.sort(scores), scores, side="left")
     upper = float(np.quantile(scores, 1 - UPPER))
@@ -98,7 +101,7 @@ class Rule:
 
     rate: float
     held_out: np.ndarray
-    """(n,): anomaly scores of held-out rows; NaN are left aside, as in `p_values`."""
+    """(n,): anomaly scores of held-out rows; NaN are ignored, as in `p_values`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, Real) or not 0 < self.rate < 1:
@@ -122,9 +125,9 @@ class Rule:
     def decision(self, scores: np.ndarray, p: np.ndarray) -> np.ndarray:
         """Return how far rows are from being flagged, (m,): below 0 if and only if p <= rate, and NaN where p is NaN.
 
-        The threshold minus the anomaly score. A row with missing values has held-out scores of its own: where these and
-        the threshold disagree, its p-value decides and the row is put at 0 or just below. Where nothing can be flagged
-        there is no threshold: what is beyond all held-out scores then falls towards 0 and stays above it.
+        This is the threshold minus the anomaly score. A row with missing values has held-out scores of its own: if
+        these and the threshold disagree, its p-value decides, and the row is set to 0 or just below. If nothing can be
+        flagged, there is no threshold: scores beyond all held-out ones then approach 0 from above.
         """
         gap = self.threshold - scores
         if not self.rank:
@@ -136,8 +139,8 @@ class Rule:
         """Say why nothing can be flagged, and what to do; empty if something can be.
 
         Args:
-            what: name of what is held out.
-            most: maximum number of these that are kept.
+            what: what the held-out samples are called.
+            most: maximum number of them that are kept.
         """
         if self.rank:
             return ""
@@ -154,7 +157,7 @@ class Rule:
 def by_chance(flagged: int, n_new: int, rate: float, n: int, overlap: int = 1) -> float:
     """Return the probability that as many or more of `n_new` rows have p <= `rate` among n calibration rows like them.
 
-    Their number is beta-binomial: the share of all rows that lie beyond the k-th largest of n is Beta(k, n + 1 - k).
+    Their number is beta-binomial: the share of all rows that lie above the k-th largest of n is Beta(k, n + 1 - k).
 
     Args:
         flagged: number of new rows with p <= `rate`.
@@ -183,7 +186,7 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int, overlap: int = 1) -
 
 
 def check_rate(rate: float) -> None:
-    """Raise ValueError if a rate of false discoveries is none."""
+    """Raise ValueError if `rate` is not a valid rate of false discoveries."""
     if not 0 < rate < 1:
         raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
 
@@ -206,7 +209,7 @@ class Radius:
 
     Attributes:
         levels: (L,), increasing.
-        table: (L, *features), or (L, 1, …, 1) where all features share it.
+        table: (L, *features), or (L, 1, …, 1) if all features share it.
     """
 
     levels: np.ndarray
@@ -220,11 +223,11 @@ class Radius:
 
         Args:
             ratio: (n, *features), NaN where there is no value.
-            rows: (n,) the held-out row that each was made from, from 0 on: one row with several values of a feature
-                hidden in turn counts once. Default: rows of their own.
-            shared: one radius for all features; else one per feature, where there are enough values.
-            one_sided: the ratios have a sign, and are those of one end of intervals: half of what lies outside is to
-                lie beyond it.
+            rows: (n,) index, from 0, of the held-out row that each was made from: a row of which several values were
+                hidden in turn counts once. Default: each is a row of its own.
+            shared: one radius for all features; otherwise one per feature that has enough values.
+            one_sided: the ratios are signed and belong to one end of the intervals: half of the values that fall
+                outside an interval should lie beyond this end.
         """
         levels = (1 + LEVELS) / 2 if one_sided else LEVELS
         n, features = len(ratio), ratio.shape[1:]
@@ -269,8 +272,8 @@ def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray)
     """Return conformal quantiles (L, F) of each column of `ordered` (n, F), increasing, NaN at the end; `levels` are
     (L,) or (L, F).
 
-    A column's values come from `independent` (F,) rows m: each weighs 1 / m of them, and so does the new one, which is
-    infinite. So is a quantile for whose level there are too few rows.
+    The values of a column come from m independent rows, `independent` (F,): each row has the weight 1 / m, and so has
+    the new one, which counts as infinite. If there are too few rows for a level, its quantile is infinite, too.
     """
     counts = (~np.isnan(ordered)).sum(0)
     # of m + 1 gaps between m values, the share `level` lies below
@@ -286,18 +289,18 @@ def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray)
 
 
 def _raised(levels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return levels (L, 1) for features of which `counts` (F,) values are known: (L, F), higher where these are few.
+    """Return levels (L, 1) for features of which `counts` (F,) values are known: (L, F), higher if these are few.
 
-    The share of new values below the quantile of n others has, over draws of these, a standard deviation of about
-    sqrt(level (1 - level) / n): an interval from twenty values may hold a few percent more or fewer for good. Levels
-    are raised by one such deviation for the fewest values, by none from `SURE` on.
+    The share of new values below the quantile of n others has a standard deviation of about sqrt(level (1 - level) / n)
+    over draws of the n: an interval from twenty values may permanently cover a few percent too many or too few. Levels
+    are raised by one such deviation for the fewest values, and not at all from `SURE` on.
     """
     few = (1 - counts / SURE).clip(0, 1)
     return levels + few * np.sqrt(levels * (1 - levels) / (counts + 2))
 
 
 def _widened(table: np.ndarray) -> np.ndarray:
-    """Replace infinite quantiles (L, F), which are beyond the largest value, by continuing a normal tail."""
+    """Replace infinite quantiles (L, F), which lie beyond the largest value, by extrapolating a normal tail."""
     normal = np.array([NormalDist().inv_cdf(0.5 + level / 2) for level in LEVELS])
     finite = np.isfinite(table)
     last = finite.sum(0) - 1  # levels increase, so the finite ones come first

@@ -77,6 +77,6 @@ class BlockPrecision(Precision):
         return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
 
     def log_det(self) -> Tensor:
-        """Return it from the eigenvalues of each layer's precision, whose parameters may have different δ."""
+        """Return the log-determinant from the eigenvalues of each layer's precision: its parameters may differ in δ."""
         values = [self._factor(i)[0].double().log().sum() for i in range(len(self.layer_sizes))]
         return torch.stack(values).sum()

@@ -2,9 +2,9 @@
 
     log p(D) ≈ log p(D | θ*) - ½ Σ_l [δ_l ‖θ*_l‖² + Σ_i log(λ_i + δ_l) - n_l log δ_l]
 
-with λ the eigenvalues of the curvature H at the mode θ* (MacKay 1992; Daxberger et al. 2021). A group l is one layer's
-parameter, or all of them. In log δ the sum of a group has a derivative that is cheap to evaluate, so that its maximum
-is found by bisection: no step size, no failure to converge.
+with λ the eigenvalues of the curvature H at the mode θ* (MacKay 1992; Daxberger et al. 2021). A group l is a parameter
+of one layer, or all parameters. The derivative of a group's sum with respect to log δ is cheap to evaluate, so that its
+maximum is found by bisection: there is no step size, and it always converges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from lapae.posterior.precision import Precision
 
 LOG10_RANGE = (-8.0, 12.0)
-"""δ is sought between 10 to these powers."""
+"""δ is searched between 10 to these powers."""
 
 
 def log_marginal_likelihood(log_likelihood: float, mean: Mapping[str, Tensor], precision: Precision) -> float:

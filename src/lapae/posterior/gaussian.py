@@ -1,4 +1,4 @@
-"""A Gaussian over the weights, N(θ, precision⁻¹), as a thing of its own: sample, log density, entropy, save, load."""
+"""A Gaussian over the weights, N(θ, precision⁻¹), as an object: sample, log density, entropy, save, load."""
 
 from __future__ import annotations
 

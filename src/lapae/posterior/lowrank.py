@@ -1,29 +1,30 @@
-"""A diagonal and T vectors over all weights: covariances between any two weights, from T x T matrices.
+"""A diagonal plus T vectors over all weights: covariances between any two weights, from T x T matrices.
 
-With vectors u_t whose outer products add up to the GGN in the mean, E[UᵀU] = G (T random sums, `curvature.vectors`),
+With vectors u_t whose outer products add up to the GGN on average, E[UᵀU] = G (T random sums, `curvature.vectors`),
 the precision is that of G shrunk towards its diagonal,
 
     C = Λ + (1 - ρ) D + ρ UᵀU = M + WᵀW,        D = diag(UᵀU),  M = Λ + (1 - ρ) D,  W = √ρ U  (T, P)
 
-as a covariance matrix that is estimated from fewer samples than it has rows is shrunk (Ledoit and Wolf 2004; Schäfer
-and Strimmer 2005). At ρ = 0 it is the best mean-field posterior of the linearised network, at ρ = 1 with enough vectors
-the whole Laplace posterior. By the Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
+in the way that a covariance matrix is shrunk if it is estimated from fewer samples than it has rows (Ledoit and Wolf
+2004; Schäfer and Strimmer 2005). At ρ = 0 this is the best mean-field posterior of the linearised network, at ρ = 1
+with enough vectors the full Laplace posterior. By the Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
 
     C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹,        log det C = log det M + log det(I + K)
 
-and M^(-1/2) (I + M^(-1/2) WᵀW M^(-1/2))^(-1/2) ε is a draw, by the eigenvectors of K. `shrinkage.py` beside this file
-finds ρ and Λ from the vectors themselves.
+and M^(-1/2) (I + M^(-1/2) WᵀW M^(-1/2))^(-1/2) ε is a draw, computed with the eigenvectors of K. `shrinkage.py` in this
+folder finds ρ and Λ from the vectors themselves.
 
-In training there are no vectors yet: then the precision is that of the running diagonal, as for a sketch.
+There are no vectors yet during training: the precision is then that of the running diagonal, as for a sketch.
 
-**Codes.** What an autoencoder calls its code is a convention between encoder and decoder: z → A z + b, undone by the
-decoder, changes no output, and the data say nothing of it. The variance of a code under the whole posterior is mostly
-that freedom, which the prior alone bounds: it grows with the size of a code and knows nothing of where the data end (on
-glass it ranks outliers at .61, with the decoder fixed at .89). `given` fixes the decoder: the precision of the other
-weights given some is a part of the same matrix, with the same vectors. The prior precision by the evidence measures how
-large weights are, which is no statement about the row of a table that no training row is like: here it is weak. Where
-vectors are too few for that, left out in turn they find the data's own values less certain than their noise, which they
-cannot be: then it is as strong as it must be.
+**Codes.** The code of an autoencoder is a convention between encoder and decoder: a map z → A z + b that the decoder
+undoes changes no output, and the data do not determine it. The variance of a code under the full posterior is mostly
+due to this freedom, which only the prior bounds: it grows with the size of a code and does not show where the data end
+(on glass it ranks outliers with an AUROC of .61, and of .89 with the decoder fixed). `given` fixes the decoder: the
+precision of the other weights, given some, is a block of the same matrix, with the same vectors. The prior precision of
+the highest evidence measures how large weights are, which says nothing about a row that is unlike all training rows, so
+a weak prior is used here. If there are too few vectors for a weak prior, the data's own values, measured with each
+vector left out in turn, appear less certain than their noise, which is impossible: the prior is then made as strong as
+necessary.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from torch import Tensor
 from lapae.posterior.precision import Precision, RunningDiagonal, eigh
 
 ALONE = 300
-"""Free weights for each vector up to which vectors stand alone given the others: networks of tables have at most some
-200. Networks of images have thousands, where vectors need the diagonal beside them."""
+"""Maximum number of free weights per vector for which the vectors are used without the diagonal. Networks of tables
+have at most about 200; networks of images have thousands, and need the diagonal as well."""
 WEAK = 0.1
-"""Least prior precision where vectors stand alone given other weights, as a share of the first one."""
+"""Smallest prior precision if vectors are used alone given other weights, as a share of the initial one."""
 STRONGER = 10.0 ** (torch.arange(0, 121, dtype=torch.float64) / 20)
-"""Factors of it that are tried."""
+"""Factors of this prior precision that are tried."""
 CHUNK_FLOATS = 1 << 24
-"""Numbers of the vectors that are brought to 64 bits at a time. In 32, what is left where the data say much (noise of a
-millionth of the data) would be rounding."""
+"""Numbers of the vectors that are converted to 64 bits at a time. In 32 bits, the variance that remains where the data
+determine much (noise of a millionth of the data) would be rounding error."""
 
 
 class LowRankPrecision(RunningDiagonal):
@@ -56,7 +57,7 @@ class LowRankPrecision(RunningDiagonal):
     d: Tensor
     rho: Tensor
     n_values: Tensor
-    """Numbers in all of the data that the vectors are of, samples times outputs; 0 if that is not known."""
+    """Number of values (samples times outputs) of the data that the vectors were computed from; 0 if unknown."""
     drawn: Tensor
     """Temperature of networks that are drawn and evaluated as they are, as a multiple of `temperature`."""
 
@@ -85,9 +86,9 @@ class LowRankPrecision(RunningDiagonal):
         """Take vectors whose outer products add up to the curvature.
 
         Args:
-            u: (T, P), in the precision of the weights or in bfloat16. Weights that are pinned have zeros here.
-            d: diagonal of the curvature, (P,); that of UᵀU by default.
-            rho: share of UᵀU, the rest is that of the diagonal.
+            u: (T, P), in the precision of the weights or in bfloat16; zero for weights that are pinned.
+            d: diagonal of the curvature, (P,); default: that of UᵀU.
+            rho: share of UᵀU; the rest is the share of the diagonal.
         """
         if u.ndim != 2 or u.shape[1] != self.n_weights:
             raise ValueError(f"expected vectors of shape (T, {self.n_weights}), got {tuple(u.shape)}")
@@ -96,14 +97,14 @@ class LowRankPrecision(RunningDiagonal):
         self.set_rho(rho)
 
     def set_rho(self, rho: float) -> None:
-        """Change the share of the outer products: 1 - rho of the diagonal, rho of UᵀU."""
+        """Change the share of the outer products: rho for UᵀU, 1 - rho for the diagonal."""
         if not 0 <= rho <= 1:
             raise ValueError(f"rho={rho!r}: expected a number from 0 to 1")
         self.rho.fill_(rho)
         self._forget()
 
     def drop_vectors(self) -> None:
-        """Return to the running diagonal, to train on."""
+        """Return to the running diagonal, to continue training."""
         if self.n_vectors:
             self.u, self.d = self.u[:0].clone(), self.d[:0].clone()
             self._forget()
@@ -119,12 +120,12 @@ class LowRankPrecision(RunningDiagonal):
         self.drop_vectors()
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
-        """Update the running diagonal, which the precision is that of until vectors are collected."""
+        """Update the running diagonal, which defines the precision until vectors are collected."""
         super().update(keep, gain, curvature)
         self._base = None
 
     def curvature_buffers(self) -> list[Tensor]:
-        """The running diagonal: vectors are collected by all processes together."""
+        """Return the running diagonal; vectors are collected by all processes together."""
         return [self.h]
 
     def _forget(self) -> None:
@@ -159,7 +160,7 @@ class LowRankPrecision(RunningDiagonal):
 
         Args:
             known: names of the weights that are known.
-            prior: prior precision where the vectors stand alone, of every weight.
+            prior: prior precision of every weight, if the vectors are used alone.
         """
         found = self._given.get(known)
         if found is None:
@@ -188,7 +189,7 @@ class LowRankPrecision(RunningDiagonal):
             self.keep_spectrum(values / factor, vectors)
 
     def base(self) -> Tensor:
-        """M, (P,): what the precision is apart from the vectors, at temperature 1; infinite for pinned weights."""
+        """M, (P,): the precision without the vectors, at temperature 1; infinite for pinned weights."""
         if self._base is None:
             prior = self.flat_prior()
             if not self.n_vectors:
@@ -198,20 +199,20 @@ class LowRankPrecision(RunningDiagonal):
         return self._base
 
     def _columns(self, u: Tensor) -> Iterator[tuple[Tensor, slice]]:
-        """Some weights at a time of vectors, in 64 bits, and which these are."""
+        """Yield the vectors for some weights at a time, in 64 bits, and the indices of these weights."""
         size = max(1, CHUNK_FLOATS // max(1, len(u)))
         for i in range(0, u.shape[1], size):
             columns = slice(i, i + size)
             yield u[:, columns].double(), columns
 
     def scaled(self) -> Iterator[tuple[Tensor, slice]]:
-        """W M^(-1/2), some weights at a time, and which these are."""
+        """Yield W M^(-1/2) for some weights at a time, and the indices of these weights."""
         scale = self._scale()
         for part, columns in self._columns(self.u):
             yield part * scale[columns], columns
 
     def _scale(self) -> Tensor:
-        """What the columns of U are multiplied by in W M^(-1/2), (P,)."""
+        """Return the factors of the columns of U in W M^(-1/2), (P,)."""
         return self.rho.double().sqrt() * self.base().double().rsqrt()
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
@@ -222,7 +223,7 @@ class LowRankPrecision(RunningDiagonal):
         return self._eigen
 
     def keep_spectrum(self, values: Tensor, vectors: Tensor) -> None:
-        """Take eigenvalues and eigenvectors of K that are known, as after a change of the prior by one factor."""
+        """Keep eigenvalues and eigenvectors of K that are already known, as after scaling the prior by a factor."""
         self._eigen = values, vectors
 
     def products(self) -> Tensor:
@@ -233,7 +234,7 @@ class LowRankPrecision(RunningDiagonal):
         return k
 
     def _project(self, rows: Tensor) -> Tensor:
-        """W M^(-1/2) applied to rows (R, P): (R, T)."""
+        """Apply W M^(-1/2) to rows (R, P): (R, T)."""
         zero, scale = rows.new_zeros(len(rows), self.n_vectors, dtype=torch.float64), self._scale()
         return sum(((rows[:, columns] * scale[columns]) @ u.T for u, columns in self._columns(self.u)), zero)
 
@@ -253,18 +254,18 @@ class LowRankPrecision(RunningDiagonal):
         return (drawn * deviation).reshape(eps.shape)
 
     def covariance(self, rows: Tensor) -> Tensor:
-        """Covariances between rows of gradients, g C⁻¹ g'ᵀ: (…, R, P) -> (…, R, R)."""
+        """Return the covariances between rows of gradients, g C⁻¹ g'ᵀ: (…, R, P) -> (…, R, R)."""
         flat, coordinates = self._whitened(rows)
         return (flat @ flat.mT - coordinates @ coordinates.mT) * self.temperature
 
     def variance(self, rows: Tensor) -> Tensor:
-        """Variance gᵀ C⁻¹ g along rows of gradients: (…, P) -> (…)."""
+        """Return the variance gᵀ C⁻¹ g along rows of gradients: (…, P) -> (…)."""
         flat, coordinates = self._whitened(rows)
         found = flat.square().sum(-1) - coordinates.square().sum(-1)
         return found.clamp_min(0) * self.temperature
 
     def _whitened(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """M^(-1/2) g (…, P), and what the vectors take off, (…, T)."""
+        """Return M^(-1/2) g (…, P), and the part that the vectors remove, (…, T)."""
         flat = rows * self.base().rsqrt()
         if not self.n_vectors:
             return flat, flat.new_zeros(*flat.shape[:-1], 0)
@@ -273,11 +274,11 @@ class LowRankPrecision(RunningDiagonal):
         return flat, coordinates.to(flat.dtype).reshape(*flat.shape[:-1], self.n_vectors)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Refuse: layers have covariances, so that the gradients of one layer are not enough."""
+        """Raise an error: weights of different layers are correlated, so the gradients of one layer are not enough."""
         raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
 
     def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
-        """Yield what `make` does, which is kept for the next call if it has at most `most` numbers in all."""
+        """Yield what `make` yields, and keep it for the next call if it has at most `most` numbers in total."""
         found = self._kept.get(name)
         if found is not None:
             yield from found
@@ -291,7 +292,7 @@ class LowRankPrecision(RunningDiagonal):
             self._kept[name] = parts
 
     def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ M delta² + |W delta|²; pinned weights do not move."""
+        """Return Σ M delta² + |W delta|²; pinned weights do not move."""
         m = self.base()
         found = (m * delta.square()).masked_fill(delta == 0, 0).sum(-1)
         if self.n_vectors:
@@ -301,10 +302,10 @@ class LowRankPrecision(RunningDiagonal):
         return found / self.temperature
 
     def eigenvalues(self) -> dict[str, Tensor]:
-        """Refuse: eigenvalues belong to all weights together, and Λ does not shift them where ρ < 1."""
+        """Raise an error: eigenvalues belong to all weights together, and Λ does not simply shift them if ρ < 1."""
         raise TypeError("a low-rank curvature has no eigenvalues by layer: see lapae.posterior.shrinkage for its prior")
 
     def log_det(self) -> Tensor:
-        """Log-determinant of the precision."""
+        """Return the log-determinant of the precision."""
         found = self.base().double().log().sum() - self.n_weights * math.log(self.temperature)
         return found + self.spectrum()[0].log1p().sum() if self.n_vectors else found

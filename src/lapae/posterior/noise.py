@@ -1,7 +1,7 @@
-"""Normal numbers, drawn fast: a million per step cost a CPU core more than the forward and backward pass.
+"""Normal numbers, drawn fast: drawing a million per step costs a CPU core more than the forward and backward pass.
 
 On a CPU they are drawn in chunks of fixed size, each from a generator seeded for it, by as many threads as torch uses:
-the numbers depend on the seed alone, not on the number of threads.
+the numbers depend only on the seed, not on the number of threads.
 """
 
 from __future__ import annotations

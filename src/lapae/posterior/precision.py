@@ -1,7 +1,7 @@
 """The precision of a Gaussian over the weights: (H + δ I) / T, with H the curvature of the data.
 
 H is kept as a diagonal, as a block per layer, as Kronecker factors per weight, or as a diagonal and vectors over all
-weights (lowrank.py): four classes with the same methods.
+weights (lowrank.py). The four classes have the same methods.
 All vectors are flat, (…, P), over the parameters in the order of `shapes`. δ > 0 is the prior precision, one number per
 parameter tensor; T is the temperature. Every H is positive semi-definite by construction (sums of squares), so that the
 precision is positive whatever happens in float32.
@@ -34,7 +34,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Precision(nn.Module):
-    """Precision of a Gaussian over the weights: what every form can do. Its buffers are the state of checkpoints.
+    """Precision of a Gaussian over the weights: the methods that all forms share. Its buffers are saved in checkpoints.
 
     Args:
         shapes: of the parameters, by name.
@@ -69,14 +69,14 @@ class Precision(nn.Module):
         self._forget()
 
     def uniform_prior(self) -> float | None:
-        """Return δ if all weights have the same, otherwise None. Looked up once: the look waits for the device."""
+        """Return δ if all weights have the same, otherwise None. Kept once read: reading it waits for the device."""
         if self._uniform is None:
             values = self.prior.tolist()
             self._uniform = (values[0] if len(set(values)) == 1 else None,)
         return self._uniform[0]
 
     def flat_prior(self) -> Tensor:
-        """Return δ for every weight, (P,). Made once: making it waits for the device."""
+        """Return δ for every weight, (P,). Kept once computed: computing it waits for the device."""
         if self._flat is None:
             self._flat = self.prior.repeat_interleave(torch.tensor(self.sizes, device=self.prior.device))
         return self._flat
@@ -124,7 +124,7 @@ class Precision(nn.Module):
         """
 
     def curvature_buffers(self) -> list[Tensor]:
-        """Return the tensors that hold H, which is linear in them: if several processes share the data, they add up."""
+        """Return the tensors that hold H. It is linear in them: those of processes that share the data add up."""
         return [buffer for name, buffer in self.named_buffers() if name != "prior"]
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Precision(nn.Module):
 
 
 class RunningDiagonal(Precision):
-    """A diagonal H that updates go into: the state of the diagonal form, and of the low-rank one in training."""
+    """A diagonal H that is updated: the state of the diagonal form, and of the low-rank one during training."""
 
     h: Tensor
 
@@ -183,7 +183,7 @@ class RunningDiagonal(Precision):
         torch._foreach_add_(parts, new, alpha=gain)  # pyright: ignore[reportPrivateImportUsage]
 
     def pin(self, names: Collection[str]) -> None:
-        """Take weights as known: their H is infinite, and stays so through updates that keep some of it."""
+        """Treat weights as known: their H is infinite, and stays infinite through updates that keep a share of it."""
         for name, part in self.split(self.h).items():
             if name in names:
                 part.fill_(math.inf)

@@ -1,32 +1,33 @@
-"""The share ρ of the outer products in a low-rank posterior, and the prior precision: by the evidence, bounded below.
+"""The share ρ of the outer products in a low-rank posterior, and the prior precision, chosen by an evidence bound.
 
-The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + ρ UᵀU, stands for that of the linearised network, N(θ, (Λ + G)⁻¹), of
-which U is a sample. For any C the evidence of the linearised network is at least
+The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + ρ UᵀU, approximates that of the linearised network, N(θ, (Λ + G)⁻¹),
+where U is a sample of G. For any C the evidence of the linearised network is at least
 
     log p(D | θ) - ½ [tr(G C⁻¹) + θᵀΛθ + tr(Λ C⁻¹) - P + log det C - log det Λ]
 
-(the evidence lower bound; with equality at C = Λ + G, where it is the Laplace evidence of `evidence.py`). What it asks
-of G is tr(G C⁻¹) alone, the variance that q gives the data: a vector u that C has not seen measures it, E uᵀ C⁻¹ u. Of
-the T vectors each is left out in turn, which costs nothing: with h_t = ρ u_tᵀ C⁻¹ u_t the leverage of a vector,
+(the evidence lower bound; with equality at C = Λ + G, where it is the Laplace evidence of `evidence.py`). It depends on
+G only through tr(G C⁻¹), the variance that q gives the data. A vector u that is not part of C estimates it, as
+E uᵀ C⁻¹ u. So each of the T vectors is left out in turn, which has a closed form: with h_t = ρ u_tᵀ C⁻¹ u_t the
+leverage of a vector,
 
     tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / ρ) / (1 - h_t)
 
-Where T reaches the rank of G, leverages are small, and the vectors stand alone (ρ = 1): the diagonal would only take
-variance from directions that the data leave open, and the prior precision is that of the highest Laplace evidence of
-UᵀU. Where T is far below the rank, a vector that is left out lies outside the span of the others: at ρ = 1 only the
-prior holds it, its variance is enormous, and the diagonal, which holds every direction, is worth its bias. The two are
-told apart by what tr(G C⁻¹) is: the variance that the data themselves get, all in all, in units of their noise. The
-vectors stand alone up to MOST_VARIANCE of it per value. Beyond, the prior precision is raised to that point where there
-are at most ALONE weights for each vector, as in networks of tables; in larger networks a tenth of the vectors stands
-beside the diagonal (any share from a tenth to a half serves as well).
+If T reaches the rank of G, leverages are small, and the vectors are used alone (ρ = 1): the diagonal would only remove
+variance from directions that the data leave open. The prior precision then maximises the Laplace evidence of UᵀU. If T
+is far below the rank, a vector that is left out lies outside the span of the others: at ρ = 1 only the prior constrains
+it, its variance is enormous, and the diagonal, which constrains every direction, is worth its bias. The two cases are
+distinguished by tr(G C⁻¹), the total variance of the data's own values in units of their noise. The vectors are used
+alone if it is at most MOST_VARIANCE per value. If it is more, and there are at most ALONE weights per vector, as in
+networks of tables, the prior precision is raised until it is not; in larger networks a tenth of the vectors is combined
+with the diagonal (any share from a tenth to a half serves as well).
 
-There the diagonal bounds the variance of the data by one unit of noise for each weight, tr(D M⁻¹) <= P / (1 - ρ),
-however weak the prior is. What the prior decides is the variance along weights that the data have not used, and that
-tells where the data end. So it is weakened, to a hundredth at most, while the data's own values get no more variance
-than their noise (`benchmarks/ood_settings.md`).
+The diagonal then bounds the variance of the data by one unit of noise for each weight, tr(D M⁻¹) <= P / (1 - ρ),
+however weak the prior is. The prior determines the variance along weights that the data have not used, and this is the
+variance that shows where the data end. So the prior is weakened, to a hundredth at most, as long as the data's own
+values get no more variance than their noise (`benchmarks/ood_settings.md`).
 
-The highest bound would choose the diagonal earlier, on tables whose intervals then hold less where the data end and are
-no better where they are: the diagonal takes variance from all directions alike (`benchmarks/shift.md`).
+Maximising the bound would choose the diagonal more often, also for tables whose intervals then cover less where the
+data end and are no better elsewhere: the diagonal removes variance from all directions alike (`benchmarks/shift.md`).
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from torch import Tensor
 from lapae.posterior.lowrank import ALONE, LowRankPrecision
 
 SHARE = 0.1
-"""ρ where the vectors do not reach the rank of the curvature; else it is 1."""
+"""ρ if the vectors do not reach the rank of the curvature; otherwise it is 1."""
 FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
-"""Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
+"""Factors of the prior precision that are tried if U is used alone; one decomposition serves for all of them."""
 MOST_VARIANCE = 4.0
-"""Variance of the data's own values over networks, in units of their noise, up to which the vectors stand alone."""
+"""Variance of the data's own values over networks, in units of their noise, up to which the vectors are used alone."""
 WEAKER = 10.0 ** (-torch.arange(5, dtype=torch.float64) / 2)
-"""Factors of the prior precision that are tried beside the diagonal."""
+"""Factors of the prior precision that are tried together with the diagonal."""
 MOST_PRODUCTS = 1 << 30
-"""Maximum number of multiplications for K: a bound is that of some weights, evenly spaced, if these are more."""
+"""Maximum number of multiplications for K; beyond it, a bound uses some of the weights, evenly spaced."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound of the log evidence, less the log-likelihood at the mean, and what it says of the prior.
+    """A lower bound of the log evidence, without the log-likelihood at the mean, and the terms that set the prior.
 
     Attributes:
-        value: the bound, less log p(D | θ).
-        data_variance: tr(G C⁻¹), by vectors that are left out.
+        value: the bound minus log p(D | θ).
+        data_variance: tr(G C⁻¹), estimated with vectors that are left out.
         determined: P - tr(Λ C⁻¹), how many weights the data determine.
         squared_norm: θᵀΛθ.
     """
@@ -71,7 +72,7 @@ class Bound:
 def bound(
     mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = MOST_PRODUCTS, *, n_squares: int | None = None
 ) -> Bound:
-    """Evidence lower bound of a low-rank posterior with random vectors, at its ρ and prior precision.
+    """Return the evidence lower bound of a low-rank posterior with random vectors, at its ρ and prior precision.
 
     Args:
         mean: weights θ, {name: *shape}.
@@ -98,7 +99,7 @@ def bound(
     leverage = 1 - inverse.diagonal()
     explained = torch.where(free, precision.d / base, 0.0).double()
     seen = float((leverage / (rho * (1 - leverage))).sum()) if rho > 0 else float(explained.sum())
-    # D is a sample too, χ² of n degrees in each weight: 1 / D is too large by 2 / n
+    # D is a sample too, χ² with n degrees of freedom in each weight: 1 / D is too large by 2 / n
     seen += (1 - rho) * 2 / (n_squares or precision.n_vectors) * float(explained.square().sum())
     left = float(share.double().sum() - (inverse * k_prior.double()).sum())
     log_ratio = float(2 * root.diagonal().log().sum() - share[free].double().log().sum())
@@ -117,19 +118,19 @@ def fit_shrinkage(
 ) -> Bound:
     """Set ρ to 1 or to SHARE, and the size of the prior precision.
 
-    Where vectors are few for a table's network, the prior precision is raised beyond that of the highest evidence.
-    Below ρ = 1 it is not that of the highest bound, which then is far below the evidence, by an amount that a larger
-    prior precision lessens: its maximum would say more about that gap than about the data.
+    If there are few vectors for the network of a table, the prior precision is raised beyond that of the highest
+    evidence. For ρ < 1 it is not chosen by the highest bound: the bound is then far below the evidence, by a gap that
+    shrinks as the prior precision grows, so that its maximum would say more about the gap than about the data.
 
     Args:
         mean: weights θ, {name: *shape}.
         precision: with vectors; its prior precision is multiplied by one factor.
-        n_values: numbers in all of the data: samples times outputs.
+        n_values: number of values in all the data: samples times outputs.
         prior: whether the prior precision is chosen too, or left as it is.
-        n_squares: number of vectors that the diagonal is of; default: T.
+        n_squares: number of vectors that the diagonal was computed from; default: T.
 
     Returns:
-        The bound at what is chosen.
+        The bound at the chosen values.
     """
     _check(precision)
     precision.set_rho(1.0)
@@ -159,7 +160,7 @@ def fit_shrinkage(
 
 
 def _weaken(precision: LowRankPrecision, n_values: int) -> None:
-    """Lessen the prior precision while the diagonal gives the data's values no more variance than their noise."""
+    """Lower the prior precision while the diagonal gives the data's values no more variance than their noise."""
     first = precision.prior.clone()
     for factor in WEAKER.tolist():
         precision.set_prior(first * factor)
@@ -171,7 +172,7 @@ def _weaken(precision: LowRankPrecision, n_values: int) -> None:
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:
-    """θᵀΛθ of the weights that are uncertain."""
+    """Return θᵀΛθ over the weights that are uncertain."""
     theta = precision.join(mean).double()
     return float((precision.flat_prior().double() * theta.square())[free].sum())
 

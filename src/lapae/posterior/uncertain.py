@@ -1,4 +1,4 @@
-"""Weights that the posterior is over: those of a part of the network, or whose names match a pattern."""
+"""The weights that the posterior covers: those of a part of the network, or those whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS = ("encoder", "decoder")
 
 
 def known_weights(uncertain: str | Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Return names of the parameters that are taken as known.
+    """Return the names of the parameters that are treated as known.
 
     Args:
         uncertain: "all", "encoder", "decoder", or patterns of names (`*` for anything, `?` for a character, `[0-3]` for

@@ -4,7 +4,7 @@
 |-----------|-------------------|-------|------|------------------------------------------------------------|
 | laplacian | (1-α) H_t + GGN   | 1 - α | 1    | GGN / α: a cold posterior, of temperature α                |
 | redux     | prior + GGN       | 0     | 1    | the GGN of the last batch (the posterior adds the prior)   |
-| van       | H_t + α GGN       | 1     | α    | nothing: grows by α GGN a step, the variance goes to 0     |
+| van       | H_t + α GGN       | 1     | α    | nothing: grows by α GGN per step, the variance goes to 0   |
 | nng       | (1-α) H_t + α GGN | 1 - α | α    | GGN: the Laplace approximation, a mean over about 1/α steps |
 
 `temperature=1/α` therefore gives the laplacian rule the scale of nng.
@@ -28,13 +28,13 @@ RULES: dict[str, Callable[[float], tuple[float, float]]] = {
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Shares of the old precision that stays, and of the new curvature that comes in."""
+    """Share of the old precision that is kept, and factor of the new curvature that is added."""
 
     keep: float
     gain: float
 
     def every(self, k: int) -> UpdateRule:
-        """Return the rule for a curvature refreshed every k steps, which forgets as fast: k updates with one GGN."""
+        """Return the rule for a curvature refreshed every k steps that forgets as fast: k updates with one GGN."""
         if k < 1:
             raise ConfigError(f"hessian_every={k}: expected at least 1")
         kept = self.keep**k

@@ -1,32 +1,35 @@
-"""Standard deviation of every value from its reconstruction, before one has looked at its own residual.
+"""Standard deviation of every value around its reconstruction, predicted without looking at the value's own residual.
 
 The standard deviation of value j of row i is s_j · exp(w · f_ij). The noise s_j of a feature is that of held-out
-residuals; f_ij is what the model knows about its own ignorance of this value,
+residuals; f_ij describes how uncertain the model is about this value. Each of these features is standardised:
 
     of the row:   log variance of the output and of the code over networks, log distance to the nearest training codes,
-                  log size of the reconstruction, share of missing values; output and reconstruction are those of its
-                  observed values, so that what is said of a missing one does not depend on what others are filled with
+                  log size of the reconstruction, share of missing values; output and reconstruction are those of the
+                  observed values, so that the result for a missing value does not depend on how others are filled in
     of the value: log variance of the output, log residual of the training rows with the nearest codes,
                   log distance of the value from its mean
 
-each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
-and is none of f: intervals then widen where the data end. How much the network errs there it cannot know, as it has
-learned from rows that it knows; the other values of the row show it. Nor does it know well which values are affected:
-v_ij is half the variance of the value and half that of the row, shared out as the noise is. It counts k_ij times,
+If the posterior's variance has its natural size (covariances, linearised), it is added as it is and is not a feature
+in f: intervals then widen where the data end. The network cannot know how large its errors are there, as it has only
+learned from rows that it has seen, but the other values of the row show it. Nor does it know well which values are
+affected, so v_ij is half the variance of the value and half that of the row, divided in proportion to the noise. It is
+counted k_ij times,
 
     standard deviation² = noise² + 2 k_ij v_ij,
     k_ij = (1 + sum_l (e_il² - noise_il²) / (noise_il² + v_il)) / (1 + sum_l v_il / (noise_il² + v_il)) >= 0
 
-with e the residuals and sums over the other values l of the row: an estimate by moments of E e² = noise² + k v, with a
-prior of k = 1. What a value does to the residuals of the others is taken off them first (`passed`), so that an odd one
-does not widen its own interval, and it widens those of the others three times at most. In rows of two values nothing is
-taken off: one other residual cannot tell an odd value from a row that is off.
+where e are the residuals and the sums run over the other values l of the row. This is a method-of-moments estimate from
+E e² = noise² + k v, with a prior of k = 1. The effect of a value on the residuals of the others is subtracted from them
+first (`passed`), so that an unusual value does not widen its own interval, and widens those of the others three times
+at most. In rows of two values nothing is subtracted: one other residual cannot distinguish an unusual value from an
+unusual row.
 
-The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With
-few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say otherwise, small
-far from the others, where a network bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals
-hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide where it is
-not. A second one, fitted to values that were hidden from the network, serves imputation.
+The weights w maximise the likelihood of held-out residuals, treated as Laplace-distributed with this scale. With few
+rows, weights are kept at or above 0, because more uncertainty should never make a value more certain. The residuals of
+a few training rows may suggest otherwise: they are small far from the other rows, where the network bends to fit each
+one. Conformal radii on top (`calibrate/conformal.py`) make the intervals valid whatever this model gets wrong; what it
+gets right makes them narrow where the model is good and wide where it is not. A second instance, fitted to values that
+were hidden from the network, serves imputation.
 
 Shapes: B rows, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
@@ -60,28 +63,29 @@ CELLS = 200_000
 ROUNDS = 30
 TINY = 1e-12
 LEAST_NOISE = 0.1
-"""Smallest noise of a feature as a share of that of all: one that was predicted without error may not be again."""
+"""Smallest noise of a feature as a share of that of all features: one that was predicted without error so far may not
+be next time."""
 SHRINK = 2.0
-"""Weight, in rows, of the noise of all features in that of one: few rows say little about a single feature."""
+"""Weight, in rows, of the noise of all features in that of a single one, about which few rows say little."""
 WIDEST = 3.0
 """Largest difference of the log of a standard deviation from that of its feature's noise."""
 COUNTS = 2.0
-"""How often the variance counts where the other values of a row are as far off as it says: these say only about how far
-this one is. `benchmarks/shift.md` has others."""
+"""How many times the variance is counted if the other values of a row deviate as much as it predicts: they indicate
+only roughly how far this value deviates. `benchmarks/shift.md` compares other values of this constant."""
 USUAL = 1.0
 """Weight, in values, of k = 1."""
 MOST_TIMES = 9.0
-"""Bound of a squared standard deviation, in noise² + variance: by a value that is a hundred standard deviations off,
-nothing at all would be known of the others."""
+"""Upper bound of a squared standard deviation, in units of noise² + variance: without it, one value that is a hundred
+standard deviations off would make the intervals of all the others uselessly wide."""
 PAIR = 2
-"""Number of features up to which what one value does to the residual of the other is not taken off."""
+"""Number of features up to which the effect of one value on the residual of the other is not subtracted."""
 WIDE = 1000
-"""Number of features from which one value does too little to the residuals of the others to be taken off."""
+"""Number of features from which on the effect of one value on the residuals of the others is too small to matter."""
 LEAST_OWN = 0.3
-"""Share of a value that its residual keeps, below which it says little about what the value does to the others."""
+"""Share of a value that remains in its residual, below which this says little about its effect on the others."""
 OF_ROW, OF_VALUE = 5, 3
 SAME = 1e-10
-"""Squared distance up to which two codes are of one row."""
+"""Squared distance up to which two codes are considered to come from the same row."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,15 @@ class Deviation:
         noise: s_j, (*features).
         codes: training codes in units of `width`, in no order, (R, K).
         width: standard deviation of the training codes, (K,).
-        residuals: squared residuals of the rows of the first S codes, NaN where there is none, (S, *features).
+        residuals: squared residuals of the rows with the first S codes, NaN where there is none, (S, *features).
         middle: mean log variance of a feature, and mean of its reconstructions, (2, *features).
         mean: mean of f over held-out rows, (8,).
         scale: standard deviation of f, (8,).
         weights: w, and a constant, (9,).
-        adds_variance: whether the variance of the output over networks is added to that of the noise. Then it has no
-            weight in w, or it would count twice.
-        passed: how much of the residual of one feature (column) is in those of the others (row), 0 on the diagonal,
-            (D, D); None if it counts for nothing.
+        adds_variance: whether the variance of the output over networks is added to that of the noise. It then has no
+            weight in w, as it would count twice.
+        passed: how much of the residual of one feature (column) shows up in those of the others (row), 0 on the
+            diagonal, (D, D); None if this is not subtracted.
     """
 
     noise: Tensor
@@ -129,13 +133,13 @@ class Deviation:
         """Fit to held-out rows.
 
         Args:
-            known: predictions of training rows, of which "means" are enough.
+            known: predictions of training rows; "means" are enough.
             rows: their values (R, *features), NaN where they do not count.
             found: predictions of held-out rows: "codes" and "outputs", or "means" if variances are added.
             x: these rows (n, *features) as the network saw them, NaN where missing or hidden.
             truth: their values, NaN where they do not count.
             least: lower bound of the weights.
-            adds_variance: see the attribute: for posteriors whose variance has its natural size.
+            adds_variance: see the attribute; for posteriors whose variance has its natural size.
         """
         error = (truth - found.x_mean).abs()
         noise = feature_noise(error.square())
@@ -172,7 +176,7 @@ class Deviation:
 
     @property
     def needs(self) -> tuple[Quantity, ...]:
-        """Quantities of a prediction that it is made of."""
+        """Quantities of a prediction that are needed."""
         return ("means", "outputs") if self.adds_variance else ("codes", "outputs")
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
@@ -229,12 +233,12 @@ class Deviation:
         return ((variance + of_row) / 2).reshape(noise.shape)
 
     def counts(self, error: Tensor, square: Tensor, variance: Tensor) -> Tensor:
-        """Return how often the variance of each value counts by the other values of its row, k (B, *features).
+        """Return how many times the variance of each value counts, judged by the rest of its row: k (B, *features).
 
         Args:
             error: residuals of the values, NaN where missing, (B, *features).
             square: variance of their noise, (B, *features).
-            variance: what is added to it, (B, *features).
+            variance: the variance that is added to it, (B, *features).
         """
         shape, dtype = square.shape, square.dtype
         error, square, variance = (part.flatten(1).double() for part in (error, square, variance))  # large ones cancel
@@ -254,10 +258,11 @@ def all_but_one(values: Tensor) -> Tensor:
 
 
 def passed_on(rows: Tensor, means: Tensor) -> Tensor:
-    """Return how much of the residual of one feature is in those of the others, (D, D), 0 on the diagonal.
+    """Return how much of the residual of one feature shows up in those of the others, (D, D), 0 on the diagonal.
 
-    A value that is larger by 1 moves reconstructions by the coefficients b of their linear regression on the rows, and
-    its own residual by 1 - b. Where little of it is left, its residual is not blamed for others.
+    Increasing a value by 1 moves the reconstructions by the coefficients b of their linear regression on the rows, and
+    its own residual by 1 - b. If little of the value remains in its own residual, other residuals are not explained by
+    it.
 
     Args:
         rows: training rows (n, *features), NaN where they do not count.
@@ -273,8 +278,8 @@ def passed_on(rows: Tensor, means: Tensor) -> Tensor:
 
 
 def mean_log(variance: Tensor, error: Tensor) -> Tensor:
-    """Return the mean log (*features) of variances (n, *features) of the values whose error is known, not NaN: where a
-    value is seen its variance is another one. Few values are pulled to the mean of all."""
+    """Return the mean log (*features) of variances (n, *features), over the values whose error is known (not NaN), as
+    observed values have different variances. Means of few values are shrunk towards the mean of all."""
     known = ~error.isnan()
     log = torch.where(known, (variance + TINY).log(), 0.0)
     if known.all():
@@ -290,10 +295,10 @@ def squared_distances(z: Tensor, codes: Tensor) -> Tensor:
 
 
 def smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k least of numbers (B, R), none below 0, in order, and where they are: (B, k) each.
+    """Return the k smallest of the numbers (B, R), none of them below 0, in order, and their indices: (B, k) each.
 
-    The bits of a positive number are ordered as the numbers are. The last ones give way to the place of the number, so
-    that one partial sort finds both.
+    The bit patterns of positive numbers are in the same order as the numbers. The lowest bits are replaced by the index
+    of the number, so that one partial sort finds both.
     """
     if torch.compiler.is_exporting() or square.dtype != torch.float64 or square.device.type != "cpu":
         found = square.topk(k, largest=False)
@@ -309,7 +314,7 @@ def smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def nearest(square: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least of squared distances (B, R), and their indices (B, k); a row is no neighbour of itself."""
+    """Return the smallest of squared distances (B, R), and their indices (B, k); a row is no neighbour of itself."""
     n = square.shape[1]
     k = max(1, min(LOCAL, max(5, n // 10), n - 1))
     if torch.compiler.is_exporting():
@@ -326,8 +331,8 @@ def log_scale(design: Tensor, size: Tensor, penalty: float, least: float = -math
 
     Args:
         design: (n, F), the last column 1.
-        size: what is to be explained.
-        penalty: weight of |w|² / 2, the last left out.
+        size: the sizes to be explained.
+        penalty: weight of |w|² / 2, without the last weight.
         least: lower bound of all weights but the last.
     """
     ridge = penalty * torch.eye(design.shape[1], dtype=design.dtype)
