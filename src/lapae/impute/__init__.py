@@ -1,13 +1,13 @@
-"""Missing values: best guesses, completions and prediction intervals. One protocol, four implementations.
+"""Missing values: best guesses, completions and prediction intervals, with one protocol and four implementations.
 
 | imputer          | data                                  | missing values come from                              |
 |------------------|---------------------------------------|-------------------------------------------------------|
-| NeighbourImputer | tables of up to 128 features          | rows that are alike, weighed by copula and network    |
+| NeighbourImputer | tables of up to 128 features          | similar rows, weighted by copula and network          |
 | NetworkImputer   | wider tables                          | the network, which was trained with hidden values     |
-| ChainImputer     | tables of a network trained otherwise | the network's own reconstruction, iterated            |
-| RecallImputer    | images, series, arrays                | training codes whose samples go with what is observed |
+| ChainImputer     | tables, if the network was not        | the network's own reconstruction, iterated            |
+| RecallImputer    | images, series, arrays                | training codes whose samples match the observed part  |
 
-What their constants are worth: benchmarks/imputation.md.
+The effect of their constants is measured in benchmarks/imputation.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def rows_to_impute(method: Method, space: Space, train: Tensor, valid: Tensor, n
         space: what the data are.
         train: training rows (n, *features) in the model's space.
         valid: the validation set.
-        n_calib: number of calibration rows: if they are few, training rows serve beside the validation set.
+        n_calib: number of calibration rows: if they are few, training rows are used in addition to the validation set.
     """
     scarce = len(valid if len(valid) else train) < SCARCE
     rows = ImputerRows(train, valid, scarce)

@@ -1,10 +1,10 @@
-"""Missing data: fill with noise, then encode and decode with sampled networks while the observed part stays fixed.
+"""Missing values: fill with noise, then encode and decode with sampled networks while the observed part stays fixed.
 
 The paper's procedure (appendix A) has two stages. The first explores: each of `modes` chains draws a network (one per
 step) and replaces the missing values by its reconstruction. The second averages: `average` more networks reconstruct
 every mode, and their mean is the sample. `average=0` is plain iteration (Rezende et al. 2014), with `steps` steps.
 
-Observed values are True in `observed`; a missing value is False there, or NaN in x. Shapes: M modes, N data,
+Observed values are True in `observed`; a missing value is False there, or NaN in x. Shapes: M modes, N samples,
 x and observed are (N, *shape) in the model's space, or observed has the shape of one sample.
 """
 
@@ -21,13 +21,13 @@ from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
 
 NOISE = 0.15
-"""Deviation of the filling noise as a share of the range of the data: the authors scale normal noise to that range,
-and of a 28x28 image of it about 6.5 deviations fit in."""
+"""Standard deviation of the filling noise as a share of the range of the data. The authors scale normal noise to that
+range, and noise of a 28x28 image spans about 6.5 standard deviations."""
 
 
 @dataclass(frozen=True)
 class Imputation:
-    """Imputed data, the modes kept apart."""
+    """Imputed data, with the modes kept separate."""
 
     samples: Tensor
     """(M, N, *shape): one completed sample per mode."""
@@ -36,7 +36,7 @@ class Imputation:
     var: Tensor
     """(N, *shape): variance over modes, unbiased; zero where observed."""
     reconstructions: Tensor
-    """(M, N, *shape): what the networks say, the observed part too (`samples` has the observed values there)."""
+    """(M, N, *shape): output of the networks, also for the observed part (where `samples` has the observed values)."""
 
 
 def impute(
@@ -59,14 +59,15 @@ def impute(
         method: the trained method.
         x: data (N, *shape) in the model's space; a missing value is NaN, or False in `observed`.
         observed: boolean, (N, *shape) or (*shape).
-        modes: chains, each of networks of its own.
-        average: networks averaged within each mode after its last step; 0 is plain iteration.
-        steps: encodings and decodings of each chain.
-        seed: of the noise and of the networks.
-        value_range: range of the data, which the first filling stays in.
-        shared_noise: all modes start from the same noise, so that only networks tell them apart (the authors' code).
-        batch_size: data at a time.
-        progress: called with the number of data done.
+        modes: number of chains, each with networks of its own.
+        average: number of networks averaged within each mode after its last step; 0 is plain iteration.
+        steps: number of encodings and decodings of each chain.
+        seed: seed of the noise and of the networks.
+        value_range: range of the data, to which the initial noise is limited.
+        shared_noise: start all modes from the same noise, so that they differ only in their networks (the authors'
+            code).
+        batch_size: number of samples at a time.
+        progress: called with the number of samples done.
     """
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
@@ -103,7 +104,7 @@ def impute(
 
 
 class _Chain:
-    """The modes of one batch as they are refined."""
+    """The modes of one batch during refinement."""
 
     def __init__(self, x: Tensor, known: Tensor, start: Tensor) -> None:
         self.x, self.known = x, known
@@ -115,13 +116,13 @@ class _Chain:
         self.state = self._paste(self.raw)
 
     def refine(self, method: Method, draws: Draws) -> None:
-        """One network for all modes, averaged with the others."""
+        """Apply one network to all modes and average it with the others."""
         flat = _reconstruct(method, draws, self.state.flatten(0, 1)[None])
         self.total += flat[0].unflatten(0, self.state.shape[:2])
         self.n += 1
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """Samples and reconstructions (M, B, *shape)."""
+        """Return samples and reconstructions (M, B, *shape)."""
         raw = self.total / self.n if self.n else self.raw
         return self._paste(raw), raw
 
@@ -134,7 +135,7 @@ def _reconstruct(method: Method, draws: Draws, x: Tensor) -> Tensor:
 
 
 def noise_like(x: Tensor, value_range: tuple[float, float], seed: int) -> Tensor:
-    """Normal noise of the shape of x around the middle of a range, clipped to it; on the CPU."""
+    """Return normal noise with the shape of x around the middle of a range, clipped to the range; on the CPU."""
     low, high = value_range
     noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
     return (0.5 * (low + high) + NOISE * (high - low) * noise).clamp_(low, high)

@@ -16,7 +16,7 @@ from lapae.impute.gaussian import Gaussian
 from lapae.score.marginals import Marginals
 
 WIDEST, GRID = 4.0, 4000
-"""Scores beyond which there are no values, and places between at which values are looked up."""
+"""Largest score, up or down, and number of intervals of the grid on which values are looked up."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Copula(Gaussian):
         return cls.of(marginals.normal(rows), marginals=marginals)
 
     def values(self, j: int, scores: Tensor) -> Tensor:
-        """Return values of feature j with these scores, within those of the table."""
+        """Return the values of feature j with these scores, within the range of the table."""
         place = ((scores + WIDEST) * (GRID / (2 * WIDEST))).clamp(0, GRID - 1)
         low = place.long()
         at = self._grid[j]

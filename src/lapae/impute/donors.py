@@ -1,22 +1,23 @@
-"""Missing values of a table from donors: rows where the value is known, weighed by how alike they are.
+"""Missing values of a table from donors: rows in which the value is known, weighted by similarity.
 
-The distribution of missing value j of row i is that of the donors' values, row r with weight
+The distribution of missing value j of row i is that of the donors' values, where row r has the weight
 
     w_r ∝ exp(-d_j(i, r)),   d_j = Σ_c a_jc (z_ic - z_rc)² + b_j (l_ij - l_rj)² + g_j ρ_ij² (m_ij - m_rj)²
 
-with z the normal scores of the columns c that row i has, l what the copula expects of the score from these columns,
-and m what the network expects of the value, as though it were missing. Both l are of the columns that row i has: were
-that of the donor of all its columns, donors with the same l would scatter less than the missing value does. What the
-network expects of a donor's value is of all its columns, and counts by the share ρ of other columns that row i has. A
-column c counts a_jc where the donor has its value, and another number where it is drawn from the copula. A continuous
-value is given with what is expected of the two rows allowed for, as the score
+where z are the normal scores of the columns c that row i has, l is the score that the copula expects from these
+columns, and m is the value that the network expects, as though it were missing. Both l are computed from the columns
+that row i has: if the donor's used all its columns, donors with the same l would scatter less than the missing value
+does. The value that the network expects for a donor uses all its columns, and is weighted by the share ρ of the other
+columns that row i has. Column c has the coefficient a_jc if the donor has its value, and another one if it is drawn
+from the copula. A continuous value is adjusted for the difference between the two rows' expectations, and given as the
+score
 
     z_rj + s_j (l_ij - l_rj),   0 <= s_j <= 1,
 
-for donors are never quite alike, and what they differ by would widen the distribution; others are given as they are: a
-category is filled with a category and a count with a count. The numbers a, b, g and s are learned: values of training
-rows are hidden, and the log-density of what they are among the others' is maximised. So each column gets the neighbours
-that suit it, and the median, the spread and draws are those of one distribution.
+because donors are never quite alike, and their differences would widen the distribution. Other values are given
+unchanged: a category is filled with a category and a count with a count. The numbers a, b, g and s are learned: values
+of training rows are hidden, and their log density under the distribution from the other rows is maximised. So each
+column gets the neighbours that suit it, and median, spread and draws come from the same distribution.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ GAINS = 2e6
 
 @dataclass(frozen=True)
 class Weighed:
-    """Donors of a column that q rows lack.
+    """Donors for a column that q rows lack.
 
     Attributes:
         rows: the rows' indices, (q,).
         features: the column's features, (f,).
         donors: the donors' indices, (r,).
         weight: their weights, (q, r).
-        given: what they give: scores (q, r) for a feature whose donors' values are moved, values (r, f) else.
+        given: what they give: scores (q, r) for a feature whose values are adjusted, otherwise values (r, f).
     """
 
     rows: Tensor
@@ -85,11 +86,11 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Population:
-    """A population that the donors may be a sample of.
+    """A population from which the donors may have been sampled.
 
     Attributes:
         weight: weights of the donors, (R,), 1 on average.
-        copula: how columns depend on each other in it.
+        copula: the dependence between columns in it.
     """
 
     weight: Tensor
@@ -98,17 +99,17 @@ class Population:
 
 @dataclass(frozen=True)
 class Donors:
-    """R rows of D features, and how alike two rows are.
+    """R rows of D features, and a learned measure of similarity.
 
     Attributes:
-        copula: how columns depend on each other.
+        copula: the dependence between columns.
         rows: donors, NaN where missing, (R, D).
         scores: their normal scores, filled in, (R, D).
-        network: what the network expects of each value as though it were missing, (R, D).
-        groups: the column of each feature; those of a category are one column, (D,).
-        metric: a, where both rows have the value, and where they do not, (D, 2 D).
+        network: the network's expectation of each value as though it were missing, (R, D).
+        groups: the column of each feature, (D,); the features of a category belong to one column.
+        metric: a, for columns that both rows have, and for those that the donor lacks, (D, 2 D).
         own: b and g, (D, 2).
-        shift: s; 0 if the donors' values are given as they are, (D,).
+        shift: s; 0 if the donors' values are given unchanged, (D,).
     """
 
     copula: Copula
@@ -122,11 +123,11 @@ class Donors:
 
     @classmethod
     def fit(cls, rows: Tensor, guess: Guess, groups: Sequence[int]) -> Donors:
-        """Learn which rows are alike.
+        """Learn which rows are similar.
 
         Args:
             rows: training rows (n, D) in the model's space; NaN is missing.
-            guess: what the network expects.
+            guess: the network's expectation.
             groups: the column of each feature.
         """
         rows = rows[:MOST_DONORS]
@@ -156,7 +157,7 @@ class Donors:
         return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
 
     def find(self, x: Tensor) -> Tensor:
-        """Return the donor that equals each of the rows x (n, D), the first of several, -1 for none: (n,)."""
+        """Return the first donor that equals each of the rows x (n, D), -1 if there is none: (n,)."""
         return torch.tensor([self._places.get(row, -1) for row in _as_bytes(x)])
 
     @cached_property
@@ -174,16 +175,16 @@ class Donors:
         only: int | None = None,
         asked: Tensor | None = None,
     ) -> Iterator[Weighed]:
-        """Weigh the donors for each part of the rows and each column that some of them lack.
+        """Weight the donors for each part of the rows and each column that some of them lack.
 
         Args:
             x: rows (n, D); NaN is missing.
-            guess: what the network expects of all values.
+            guess: the network's expectation of all values.
             own: donors that give nothing to these rows, (n,).
-            drawn: for completions of a population each: what is not known of the copula then is in these, and widens no
-                residual.
-            only: this column alone.
-            asked: these missing values alone, (n, D).
+            drawn: whether the weights are for completions, each from a population of its own. The uncertainty of the
+                copula is then in the populations, and does not widen residuals.
+            only: use only this column.
+            asked: use only these missing values, (n, D).
         """
         for rows in self._chunks(x):
             missing = x[rows].isnan()
@@ -217,21 +218,21 @@ class Donors:
                     if moved:
                         j = int(features[0])
                         wider = self._wider(seen[part].sum(1), drawn)[:, None]
-                        # what the copula does not account for, a little wider, and what it expects of the row
+                        # the part that the copula does not explain, slightly widened, and its expectation for the row
                         values = self.scores[donors, j] + (self.shift[j] + wider) * apart
                         values += wider * (theirs[:, j] - level)
                     yield Weighed(rows[part], features, donors, torch.softmax(near, 1), values)
 
     def _of_column(self, features: Tensor) -> Tensor:
-        """Return the donors (r,) that have a column's value, in the order of these if they are given as they are."""
+        """Return the donors (r,) that have a column's value, ordered by value if values are given unchanged."""
         donors = (~self.rows[:, features[0]].isnan()).nonzero()[:, 0]
         if self.shift[features[0]] > 0:
             return donors
         return donors[self.rows[donors, features[0]].argsort(stable=True)]
 
     def _keys(self, features: Tensor, donors: Tensor) -> Tensor:
-        """Return what queries are multiplied with for minus the distances of donors (r,), but for what the copula adds
-        and what is the same for all of them: (r, 3 D + f + 1)."""
+        """Return the matrix that queries are multiplied with to get minus the distances of donors (r,), without the
+        copula's term and what is the same for all of them: (r, 3 D + f + 1)."""
         both, other = self.metric[features].mean(0).chunk(2)
         z, network = self.scores[donors], self.network[donors][:, features]
         metric = torch.where(self.rows[donors].isnan(), other, both)
@@ -240,20 +241,20 @@ class Donors:
         return torch.cat([-metric, 2 * metric * z, -metric * z.square(), share * of_network], 1)
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
-        """Return the indices of rows x (n, D) in parts that are weighed together."""
+        """Return the indices of rows x (n, D) in parts that are weighted together."""
         lacking = int(x.isnan().sum(1).max()) if len(x) else 0
         most = VALUES / max(len(self.rows), lacking * x.shape[1])
         return torch.arange(len(x)).split(min(MOST_CHUNK, max(CHUNK, int(most))))
 
     def _wider(self, n_seen: Tensor, drawn: bool) -> Tensor:
-        """Return the share by which residuals from the copula fall short of those of new rows with `n_seen` (q,)
-        values: as in a regression on as many numbers, fitted to the rows of the copula, or `drawn` with it."""
+        """Return the share by which residuals from the copula are smaller than those of new rows with `n_seen` (q,)
+        values: as in a regression on that many numbers, fitted to the rows of the copula, or `drawn` with it."""
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
         return ((1.0 if drawn else 1 + share) / (1 - share)).sqrt() - 1
 
     @cached_property
     def populations(self) -> list[Population]:
-        """What the donors may be a sample of: draws of the Bayesian bootstrap (Rubin 1981)."""
+        """Populations from which the donors may have been sampled: draws of the Bayesian bootstrap (Rubin 1981)."""
         generator, (n, d) = torch.Generator().manual_seed(0), self.rows.shape
         z = self.copula.marginals.normal(self.rows) if n * d**3 <= WORK else self.scores
         weights = torch.empty(POPULATIONS, len(z), dtype=z.dtype).exponential_(generator=generator)
@@ -269,19 +270,19 @@ class Donors:
         shape: bool = False,
         asked: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return what the missing values of x (n, D) may be: tensors (n, D).
+        """Summarise the distributions of the missing values of x (n, D) as tensors (n, D).
 
-        `middle` is the median and `mean` the mean, as `guess` where there is no donor; `variance` that of the donors'
-        values; and with `shape` `points` (n, D, Q) are their quantiles at `SCORES`, minus the median, NaN of features
-        of words and where there are none.
+        `middle` is the median and `mean` the mean, both equal to `guess` if there is no donor; `variance` is that of
+        the donors' values. With `shape`, `points` (n, D, Q) are their quantiles at `SCORES` minus the median; NaN for
+        features of words and if there is no donor.
 
         Args:
             x: NaN where missing.
-            guess: what the network expects of all values.
-            words: (D,) features of categories and booleans, whose expectation takes the place of the median.
-            own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
-            shape: whether the quantiles are wanted.
-            asked: (n, D) the missing values that are wanted, by default all; others stay as `guess`.
+            guess: the network's expectation of all values.
+            words: (D,) features of categories and booleans, for which the mean replaces the median.
+            own: (n,) donors that give nothing to these rows because they are the same rows; -1 for none.
+            shape: whether to return the quantiles.
+            asked: (n, D) the missing values to fill in, default: all; the others stay equal to `guess`.
         """
         middle, average, variance = guess.clone(), guess.clone(), torch.zeros_like(guess)
         points = guess.new_full((*guess.shape, len(SCORES)), torch.nan) if shape else None
@@ -301,8 +302,8 @@ class Donors:
         return out if points is None else out | {"points": points}
 
     def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
-        """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,
-        half of that at the value itself counted in; NaN where nothing is asked."""
+        """Return where the true values of the missing ones in x lie in their distributions: the shares (n, D) of weight
+        below them, including half of that at the value itself; NaN for values that are not asked for."""
         out = torch.full_like(x, torch.nan)
         for of in self._weights(x, guess):
             part, weight = of.rows, of.weight
@@ -313,13 +314,13 @@ class Donors:
         return out
 
     def _each(self, of: Weighed) -> list[Tensor]:
-        """Return the donors' values of each feature: (q, r) if they are moved, (1, r) else."""
+        """Return the donors' values of each feature: (q, r) if they are adjusted, otherwise (1, r)."""
         j = int(of.features[0])
         return [self.copula.values(j, of.given)] if self.shift[j] > 0 else [values[None] for values in of.given.T]
 
     def noise(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n standard normal numbers (n, N, D) for each value of x (N, D), those of a row correlated as its missing
-        values are in the population that the completion is drawn from."""
+        """Draw n standard normal numbers (n, N, D) for each value of x (N, D). Those of a row are correlated like its
+        missing values in the population from which the completion is drawn."""
         z = self.copula.marginals.normal(x)
         out = z.new_empty(n, *z.shape)
         for p, population in zip(range(min(n, POPULATIONS)), self.populations, strict=False):
@@ -327,12 +328,12 @@ class Donors:
         return out
 
     def draw(self, x: Tensor, guess: Tensor, chance: Tensor) -> Tensor:
-        """Return completions (n, N, D) of x (N, D): the values up to which the distributions have the weight `chance`
-        (n, N, D); a category is one column, and takes the first of its chances.
+        """Return completions (n, N, D) of x (N, D): the quantiles of the distributions at `chance` (n, N, D). A
+        category is one column, and uses the first of its chances.
 
-        Completion i is one of a table that was drawn from population i: its donors have the weights, and their values
-        are moved by the copula, of this population. So completions differ by what n rows leave open, as proper multiple
-        imputation has it (Rubin 1987), and not only by what a row leaves open.
+        Completion i treats the table as drawn from population i: it uses the donors' weights, and the copula to adjust
+        their values, of this population. So completions reflect the uncertainty about the population, as proper
+        multiple imputation requires (Rubin 1987), and not only that of a row.
         """
         out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
         lacking = x.isnan().any(1).nonzero()[:, 0]
@@ -356,8 +357,8 @@ class Donors:
                 out[turn[:, None, None], rows[part][:, None], of.features] = made.transpose(0, 1)
 
     def draw_column(self, x: Tensor, guess: Tensor, chance: Tensor, column: int, turn: int) -> Tensor:
-        """Return the features (n, f) of a column that all rows x (n, D) lack, of the completions with a number `turn`:
-        the values up to which the distributions have the weight `chance` (n,)."""
+        """Return the features (n, f) of a column that all rows x (n, D) lack, for completion number `turn`: the
+        quantiles of the distributions at `chance` (n,)."""
         features = (self.groups == column).nonzero()[:, 0]
         z = self.copula.marginals.normal(x)
         population, usual = self.populations[turn % POPULATIONS], self.copula.hidden(z)
@@ -370,7 +371,7 @@ class Donors:
         return out
 
     def _order(self, of: Weighed) -> tuple[Tensor, Tensor]:
-        """Return the order of the donors by what they give, (q, r) or (1, r), and that in order."""
+        """Return the order of the donors by what they give, (q, r) or (1, r), and the sorted values."""
         moved = bool(self.shift[of.features[0]] > 0)
         key = of.given if moved else of.given.argmax(1)[None] if len(of.features) > 1 else of.given[:, 0][None]
         order = key.argsort(dim=1, stable=True)
@@ -385,15 +386,15 @@ class Donors:
         z: Tensor,
         slope: Tensor,
     ) -> Tensor:
-        """Return the values (q, n, f) of a column up to which donors have the weight `chance` (q, n) in a population.
+        """Return the quantiles (q, n, f) of a column at `chance` (q, n), with the donors' weights in a population.
 
         Args:
             of: the donors of the column.
             in_order: see `_order`.
-            population: has weights of donors, and a copula.
+            population: weights of donors, and a copula.
             chance: places in the distributions, from 0 to 1.
             z: scores (q, D) of the rows, 0 where missing.
-            slope: by how much the gains of its copula differ from the usual ones, (q, D).
+            slope: difference of the gains of its copula from the usual ones, (q, D).
         """
         j, (order, ordered) = int(of.features[0]), in_order
         weight = of.weight.gather(1, order.expand_as(of.weight)) * population.weight[of.donors][order]
@@ -414,7 +415,7 @@ def _as_bytes(rows: Tensor) -> list[bytes]:
 
 
 def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[str, Tensor]:
-    """Return scores of rows, with draws in place of missing ones, and what the network expects of each value."""
+    """Return scores of rows, with draws in place of missing ones, and the network's expectation of each value."""
     scores = copula.fill(copula.marginals.normal(rows), torch.Generator().manual_seed(0))
     network = guess(rows).clone()
     columns = groups.unique()
@@ -426,19 +427,19 @@ def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[s
 
 
 def _continuous(values: Tensor) -> bool:
-    """Whether the values (n,) of a column are many, and none of them is frequent."""
+    """Whether a column has many different values (n,) and none of them is frequent."""
     count = values.unique(return_counts=True)[1]
     return len(count) > max(1, DISTINCT * len(values)) and int(count.max()) <= max(2, SPIKE * len(values))
 
 
 def _trusted(seen: Tensor, columns: Tensor) -> Tensor:
-    """Return ρ², the squared share of the other columns that rows have: (n, D) of `seen` (n, D)."""
+    """Return ρ², the squared share of the other columns that rows have: (n, D) from `seen` (n, D)."""
     others = (columns[:, None] != columns).to(seen.dtype)
     return ((seen @ others.T) / others.sum(1).clamp_min(1)).square()
 
 
 def _hide(rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
-    """Choose values to hide, (n, D): whole columns of features, of some rows few and of others many."""
+    """Choose values to hide, (n, D): all features of a column, few columns in some rows and many in others."""
     present = ~rows.isnan()
     most = max(0.3, 1.5 * float((~present).double().mean()))
     rate = 0.05 + (most - 0.05) * torch.rand(len(rows), 1, generator=generator)
@@ -478,7 +479,7 @@ def _learn(
         q = torch.randperm(n, generator=generator)[:n_queries]
         r = torch.randperm(n, generator=generator)[:CANDIDATES]
         of, seen = copula.hidden(z[q]), (~z[q].isnan()).float()
-        at, gain = of.index, of.gain.float()  # only of what is hidden anything is learned
+        at, gain = of.index, of.gain.float()  # only hidden values are learned from
         ours = z[q].float().nan_to_num()
         square = seen[:, None] * (ours[:, None] - scores[r]).square()
         squares = torch.cat([square * present[r], square * (1 - present[r])], 2)

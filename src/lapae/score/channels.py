@@ -1,7 +1,7 @@
-"""How unusual each channel of a window is: what names the sensor.
+"""How unusual each channel of a window is, which tells which sensor is at fault.
 
 The parts of the score are energies of all channels, and a network spreads a fault of one channel over the residuals of
-all. So the channels are asked one by one, each beside its own held-out values:
+all. So each channel is examined on its own, and compared with its own held-out values:
 
 | question                                                                         | unusual if     |
 |----------------------------------------------------------------------------------|----------------|
@@ -9,10 +9,10 @@ all. So the channels are asked one by one, each beside its own held-out values:
 | slope: how does it rise over the window, given how all others do?                | large or small |
 | detail: how much does it change from step to step?                               | large or small |
 
-With s the means (or slopes) of the C channels, P the inverse of their covariance, (P s)_c / sqrt(P_cc) is channel c
-minus its best linear guess from the others, in standard deviations: it is the largest where the fault is, while a
-residual of all channels is not (reconstruction-based contributions, Alcala & Qin 2009). A sensor that drifts has a
-wrong level or slope, one that is stuck no detail, a noisy one too much.
+With s the means (or slopes) of the C channels and P the inverse of their covariance, (P s)_c / sqrt(P_cc) is channel c
+minus its best linear prediction from the others, in standard deviations. It is largest in the faulty channel, which is
+not true of the residuals of the network (reconstruction-based contributions, Alcala & Qin 2009). A sensor that drifts
+has a wrong level or slope, a stuck one has no detail, and a noisy one has too much.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from lapae.score.images import FLOOR, tail
 from lapae.score.whitening import TINY
 
 RIDGE = 1e-3
-"""Share of its own variance that is added to that of each channel: copies of a channel do not determine it."""
+"""Share of its own variance that is added to that of each channel, so that copies of a channel do not determine it."""
 LEAST = 1e-4
-"""Variance of a channel that does not change, as a share of the mean of all."""
+"""Variance assigned to a channel that does not change, as a share of the mean variance of all channels."""
 PRIOR = 10.0
-"""Weight, in held-out windows, of unit variance in the variance of what is found in them."""
+"""Weight, in held-out windows, of a prior of unit variance for the values measured on them."""
 ENOUGH = 2
-"""Training windows per channel from which channels are guessed from the others; with fewer, each is judged alone."""
+"""Training windows per channel needed to predict channels from the others; with fewer, each is judged alone."""
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Level, slope and detail of each of C channels, beside those of windows that training has not seen.
+    """Level, slope and detail of each of C channels, relative to those of windows that training has not seen.
 
     Attributes:
         mean: mean level and slope of training windows, (2, C).
-        given: takes levels and slopes minus their mean to what the other channels leave over, (2, C, C).
+        given: maps centred levels and slopes to what the other channels do not explain of them, (2, C, C).
         floor: added to the detail, (C,).
-        middle: mean over held-out windows of what is left over, and of the log detail, (3, C).
-        scale: its standard deviation, (3, C); of levels and slopes that of all channels.
+        middle: mean over held-out windows of this unexplained part, and of the log detail, (3, C).
+        scale: the standard deviation of these, (3, C); for levels and slopes one for all channels.
     """
 
     mean: Tensor
@@ -72,7 +72,7 @@ class Channels:
         middle = torch.cat([torch.zeros_like(mean), found[:, 2:].mean(0)])
         spread = torch.cat([mean.new_ones(2, rows.shape[2]), known[:, 2:].var(0, correction=0)])
         square = ((found - middle).square().sum(0) + PRIOR * spread) / (len(found) + PRIOR)
-        square[:2] = square[:2].mean(1, keepdim=True)  # of their own, the largest would not be where the fault is
+        square[:2] = square[:2].mean(1, keepdim=True)  # else the largest would not be the faulty channel
         return cls(mean, given, floor, middle, square.sqrt().clamp_min(math.sqrt(TINY)))
 
     def __call__(self, x: Tensor) -> Tensor:

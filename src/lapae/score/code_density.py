@@ -1,9 +1,10 @@
-"""Density of latent codes: a mixture of Gaussians over the codes of training samples, to sample from and to weigh by.
+"""Density of latent codes: a mixture of Gaussians over the codes of training samples, for sampling and for weighting.
 
-Codes are turned to their principal directions and scaled to unit variance, which makes one setting serve all. If codes
-have very many numbers, the mixture is over the main directions, and the others are noise around it (probabilistic PCA).
-The mixture is fitted by expectation-maximisation with full covariances; each is shrunk to the mean of all as if by one
-more code per direction, so that components of few codes stay sane. Held-out codes choose the number of components.
+Codes are rotated to their principal directions and scaled to unit variance, so that one setting works for all data. If
+codes have very many numbers, the mixture covers the main directions, and the others are noise around it (probabilistic
+PCA). The mixture is fitted by expectation-maximisation with full covariances. Each covariance is shrunk to the mean of
+all with the weight of one code per direction, so that components with few codes remain stable. The number of components
+is the one that suits held-out codes best.
 
 Shapes: n codes of K numbers, P directions, C components.
 """
@@ -30,7 +31,7 @@ DIRECTIONS = 64
 FLAT = 1e-6
 """Share of the largest variance below which a direction counts as constant."""
 MOST_CODES, MOST_PRODUCTS = 10_000, 2**23
-"""Maximum number of codes to fit to, and of products of two of their numbers; see `most_codes`."""
+"""Maximum number of codes to fit to, and of products of two of their numbers in total; see `most_codes`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class CodeDensity:
 
     Attributes:
         center: mean of the codes, (K,).
-        basis: principal directions, as long as the standard deviation of codes along them, (K, P).
+        basis: principal directions, each with the standard deviation of the codes along it as its length, (K, P).
         noise: standard deviation of codes in each of the other directions, ().
         weights: weights of the components, adding up to 1, (C,).
         means: (C, P).
@@ -56,7 +57,7 @@ class CodeDensity:
     @classmethod
     @one_thread()  # many small operations
     def fit(cls, codes: Tensor, held_out: Tensor) -> CodeDensity:
-        """Fit to training codes (n, …), with the number of components that suits held-out ones (m, …) best."""
+        """Fit to training codes (n, …), with the number of components that suits held-out codes (m, …) best."""
         dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
         if not len(held_out):  # use a part of the codes instead
             held_out, codes = (
@@ -127,7 +128,7 @@ def _mixture(x: Tensor, n_components: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _far_apart(x: Tensor, k: int) -> Tensor:
-    """Choose k of x (n, P) far from each other to start from: each drawn by its squared distance to those before it."""
+    """Choose k starting points among x (n, P), far apart: each is drawn by its squared distance to those before it."""
     generator = torch.Generator().manual_seed(0)
     chosen = [int(torch.randint(len(x), (1,), generator=generator))]
     square = (x - x[chosen[0]]).square().sum(1)

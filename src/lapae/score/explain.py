@@ -19,15 +19,15 @@ MOST_COLUMNS = 64
 def explain(
     score: Score, predict: Callable[[Tensor], Prediction], x: Tensor, widths: Sequence[int] | None = None
 ) -> Tensor:
-    """Share the anomaly scores of samples out among their values.
+    """Divide the anomaly scores of samples among their values.
 
     Args:
         score: the fitted score.
         predict: the model.
         x: samples (B, *features).
-        widths: features of each column of a table whose model takes missing values. Half of the score then goes to the
-            columns as it falls without them: a value may fit each of the others, and not all. Default: no column is
-            hidden.
+        widths: number of features of each column, for a table whose model takes missing values. Half of the score is
+            then divided by how much it falls when a column is hidden, as a value may agree with each of the others but
+            not with all of them together. Default: no column is hidden.
 
     Returns:
         Contributions (B, *features), at least 0.

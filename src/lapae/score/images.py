@@ -1,34 +1,34 @@
-"""Parts of the anomaly score of an image or an array, whose values are all of one kind; of a series some.
+"""Parts of the anomaly score of an image or an array, whose values are all of one kind; some serve series, too.
 
 | part     | question                                                               | unusual if        |
 |----------|------------------------------------------------------------------------|-------------------|
-| error    | how badly is it reproduced, in units of the noise?                     | large             |
-| texture  | is what is left over fine grain, or structure the model does not know? | large or small    |
-| detail   | does it have the detail of samples with its code?                      | large or small    |
+| error    | how badly is it reconstructed, in units of the noise?                  | large             |
+| texture  | is the residual fine grain, or structure the model does not know?      | large or small    |
+| detail   | does it have as much detail as samples with its code?                  | large or small    |
 | distance | is its code near those of training samples?                            | large             |
-| colour   | has it the colour of samples with its code? (colour images alone)      | large or small    |
-| region   | has each region the detail that it usually has? (images alone)         | small in one      |
+| colour   | does it have the colour of samples with its code? (colour images only) | large or small    |
+| region   | does each region have its usual detail? (images only)                  | small in one      |
 
 All but distance and region are logarithms of energies, minus their mean over the training samples with the nearest
-codes. The detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none. What
-else is asked of a series, and how its parts are put together, is in `lapae.score.series`.
+codes. The detail of a series is computed for each channel and averaged, so that a single stuck sensor, which has no
+detail, is noticed. `lapae.score.series` describes the other parts for series, and how they are combined.
 
 Each question is answered by a p-value, as if parts of held-out samples were normally distributed, and the score is the
 sum of -log p (Fisher's combination):
 
     score = |t|² / 2 + tail(max(e, e', r)) + tail(d),    tail(t) = -log P(normal > t)
 
-with t texture, detail and colour, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the error
-given them, r the region and d the distance, each in units of its standard deviation. Error, region and distance are
-one-sided: only large values are unusual.
+where t is texture, detail and colour, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the
+error given them, r the region and d the distance, each in units of its standard deviation. Error, region and distance
+are one-sided: only large values are unusual.
 
-A small error is not unusual by itself: training samples have one, as have simple images. A blank, faint or blurred one
-has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
-detail is unusual even if other images have a larger one.
+A small error is not unusual by itself: training samples have one, and so have simple images. A blank, faint or blurred
+image has a small error *and* no detail, and is recognised by the missing detail. An error that is large for an image
+with this much detail is unusual even if other images have a larger one.
 
-What covers a part of an image, such as a mask or a smooth patch, is reproduced well, and changes the whole little: the
-region tells. It is the greatest lack of detail in a square of an eighth of the side, in standard deviations of the log
-detail of the same square of training samples.
+A mask or a smooth patch that covers part of an image is reconstructed well and changes the whole image little; the
+region part detects it. It is the greatest lack of detail in a square of an eighth of the side, in standard deviations
+of the log detail of the same square in training samples.
 """
 
 from __future__ import annotations
@@ -46,25 +46,27 @@ from lapae.score.whitening import TINY
 
 PARTS = ("error", "texture", "detail", "distance", "colour", "region")
 TWO_SIDED = (1, 2, 4)
-"""Parts of which small values are as unusual as large ones."""
+"""Parts whose small values are as unusual as large ones."""
 CLOSE = 5
-"""Training samples with the nearest codes that the distance of a code is measured to."""
+"""Number of nearest training codes to which the distance of a code is measured."""
 COPY = 1e-10
-"""Squared distance of codes that counts as none."""
+"""Squared distance up to which two codes are considered equal."""
 GRAY = 1e-6
-"""Squared distance of a channel from the mean of all, up to which a pixel is gray: a quarter of a step of bytes."""
+"""Squared distance of a channel from the mean of all channels, up to which a pixel is gray: a quarter of the step
+between two bytes."""
 REGIONS, LEAST_SIDE = 8, 16
-"""Regions along the shorter side of an image, each half over the next; and pixels along it for which there are any."""
+"""Number of regions along the shorter side of an image, each overlapping half of the next, and the smallest side for
+which regions are used."""
 LEAST_SPREAD = 0.1
-"""Least standard deviation of the log detail of a region: that of one that is always blank is none."""
+"""Smallest standard deviation of the log detail of a region; that of a region that is always blank would be 0."""
 FLOOR = 1e-3
-"""Share of the median energy of training samples that is added to energies: the log of nothing is far out but
-finite."""
+"""Share of the median energy of training samples that is added to energies, so that the log of an energy of 0 is
+unusual but finite."""
 
 
 @dataclass(frozen=True)
 class ImageParts:
-    """Error, texture, detail and distance of samples beside those of training samples.
+    """Error, texture, detail and distance of samples, relative to those of training samples.
 
     Attributes:
         codes: training codes in units of their standard deviation, (R, K).
@@ -72,7 +74,7 @@ class ImageParts:
             colour images, (3,) or (4,).
         channel_floor: added to the detail of each channel of a series; one number otherwise, (G,).
         usual: mean of the logarithm of that detail, (G,).
-        levels: parts of the training samples but for the distance, (R, 3) or (R, 4).
+        levels: parts of the training samples except the distance, (R, 3) or (R, 4).
         regions: floor, mean and standard deviation of the log detail of regions, (3, h, w); None without regions.
     """
 
@@ -119,7 +121,7 @@ class ImageParts:
 
     @property
     def two_sided(self) -> tuple[int, ...]:
-        """Parts of which small values are as unusual as large ones."""
+        """Parts whose small values are as unusual as large ones."""
         return tuple(i for i in TWO_SIDED if i <= len(self.floor))
 
     def parts(
@@ -132,7 +134,8 @@ class ImageParts:
             x: samples (B, *features).
             deviation: standard deviations of residuals.
             n: number of parts.
-            apart: places from which on training samples count as neighbours, if x are these; for n = 3.
+            apart: if x are the training samples themselves, the number of places from which on others count as
+                neighbours; for n = 3.
 
         Returns:
             The first n parts (B, n), and the shares (B, n, D) of values in them.
@@ -148,10 +151,10 @@ class ImageParts:
             values = values - self.levels[near].mean(1)
         else:
             known = square.isfinite().to(values.dtype)[:, :, None]
-            values = values - (known * self.levels[near]).sum(1) / known.sum(1)  # NaN where there is none
+            values = values - (known * self.levels[near]).sum(1) / known.sum(1)  # NaN if there is no neighbour
         if n < 4:
             return values, shares
-        copies = square[:, :CLOSE].isinf()  # where there are too few others
+        copies = square[:, :CLOSE].isinf()  # if there are too few others
         distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
         order = [0, 1, 2, 0, *range(3, values.shape[1])]
         values, shares = torch.cat([values[:, :3], distance[:, None], values[:, 3:]], 1), shares[:, order]
@@ -177,7 +180,7 @@ class ImageParts:
             deviation: standard deviations of residuals.
 
         Returns:
-            All parts but the distance (B, 3) or (B, 4), and the shares (B, 3, D) or (B, 4, D) of values in them.
+            All parts except the distance (B, 3) or (B, 4), and the shares (B, 3, D) or (B, 4, D) of values in them.
         """
         error = (gap / deviation.noise).square().flatten(1)
         rough, fine = steps(gap).flatten(1), steps(x)
@@ -196,7 +199,7 @@ class ImageParts:
         return torch.stack(values, 1), torch.stack(of_parts, 1)
 
     def _detailed(self, fine: Tensor, detail: Tensor) -> Tensor:
-        """Return shares (B, D) of values in the detail; channels of a series count as theirs (B, G) is unusual."""
+        """Return shares (B, D) of values in the detail; channels of a series by how unusual theirs (B, G) is."""
         if detail.shape[1] == 1:
             return shared(fine.flatten(1))
         within = (fine + TINY) / (fine + TINY).sum(1, keepdim=True)
@@ -204,10 +207,10 @@ class ImageParts:
 
 
 def standardising(values: Tensor, two_sided: tuple[int, ...] = TWO_SIDED) -> Tensor:
-    """Fit the matrix (Q + 1 + P, P) that takes parts of held-out samples (n, P), minus their mean, to unit variance.
+    """Fit the matrix (Q + 1 + P, P) that maps centred parts of held-out samples (n, P) to unit variance.
 
-    Rows: the Q two-sided parts, each given those before it (texture, detail given the texture, of colour images colour
-    given both); error given all these; then each part by itself.
+    Its rows are the Q two-sided parts, each given those before it (texture; detail given the texture; for colour
+    images, colour given both); the error given all of these; then each part by itself.
     """
     gap = values - values.mean(0)
     covariance = gap.T @ gap / max(len(gap) - 1, 1)
@@ -224,8 +227,8 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
 
     Args:
         gap: parts (B, P) minus their mean.
-        whiten: made by `standardising`. Models that were saved before there was one have a triangular (P, P) in its
-            place: their score was |whiten gap|², and the square of an excess of error once more.
+        whiten: made by `standardising`. Models saved before it existed have a triangular (P, P) in its place: their
+            score was |whiten gap|² plus the square of an excess of error.
     """
     t = gap @ whiten.T
     if len(whiten) == gap.shape[1]:
@@ -233,7 +236,7 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
         return torch.cat([weight[:, :1] + t[:, :1].clamp_min(0).square(), weight[:, 1:]], 1)
     regional = len(whiten) == 2 * gap.shape[1] - 2
     two = [i for i in TWO_SIDED if i < gap.shape[1] - regional]
-    n = len(two)  # then error given these, error, of the others the distance, and the region last
+    n = len(two)  # then the error given these, the error, the distance, and the region last
     error, distance = t[:, n : n + 2].amax(1, keepdim=True), tail(t[:, n + 4 : n + 5])
     both = pulls(gap[:, two], whiten[:n, two]) / 2
     if not regional:
@@ -244,21 +247,21 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
 
 
 def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
-    """Share |whiten gap|² out among parts (B, P) as each of them pulls: (B, P), at least 0."""
+    """Divide |whiten gap|² among parts (B, P) by how much each contributes: (B, P), at least 0."""
     t = gap @ whiten.T
     weight = (gap * (t @ whiten)).clamp_min(0)
     return weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
 
 
 def tail(t: Tensor) -> Tensor:
-    """Return -log P(normal > t), within 0.06, by operations that every runtime has (Pollak's bound, 1956)."""
+    """Return -log P(normal > t), within 0.06, with operations that every runtime has (Pollak's bound, 1956)."""
     size = t.abs()
     log = math.log(2 / math.sqrt(2 * math.pi)) - size.square() / 2 - (size + (size.square() + 8 / math.pi).sqrt()).log()
     return torch.where(t > 0, -log, -torch.log1p(-log.exp()))
 
 
 def by_channel(x: Tensor) -> Tensor:
-    """Sum values (B, *features): a series (B, T, C) over time, all else over all features, (B, G)."""
+    """Sum values (B, *features): a series (B, T, C) over time, other data over all features, (B, G)."""
     return x.sum(1) if x.ndim == 3 else x.flatten(1).sum(1, keepdim=True)
 
 
@@ -280,8 +283,8 @@ def detail_at(x: Tensor) -> Tensor:
 
 
 def regions_of(x: Tensor) -> Tensor | None:
-    """Return floor, mean and standard deviation of the log detail of regions, (3, h, w), by training samples x; None if
-    these are no images, or small ones."""
+    """Return floor, mean and standard deviation of the log detail of regions, (3, h, w), over training samples x; None
+    if these are not images, or are small."""
     if x.ndim != 4 or min(x.shape[2:]) < LEAST_SIDE:
         return None
     detail = detail_at(x)
@@ -291,7 +294,7 @@ def regions_of(x: Tensor) -> Tensor | None:
 
 
 def colourful(x: Tensor) -> bool:
-    """Whether samples x (B, *features) are images with three channels, of which some are not gray."""
+    """Whether samples x (B, *features) are images with three channels and some of them are not gray."""
     return x.ndim == 4 and x.shape[1] == 3 and bool((hue(x.nan_to_num()) > GRAY).any())
 
 

@@ -1,4 +1,4 @@
-"""Codes of training samples, kept to recall samples by and to know the density of codes.
+"""Codes of training samples, kept for recalling samples and for the density of codes.
 
 Shapes: N samples x (N, *shape) in the model's space, R codes kept.
 """
@@ -30,7 +30,7 @@ class LatentCodes:
 
     Attributes:
         codes: codes of training samples by the mean network, (R, *code).
-        scale: variance of a value about its reconstruction, times the number of values that hang together, ().
+        scale: variance of a value around its reconstruction, times the number of values that vary together, ().
         density: density of the codes.
     """
 
@@ -45,7 +45,7 @@ class LatentCodes:
         Args:
             method: the trained method.
             train: training samples (n, *shape).
-            held_out: samples that training has not seen; training samples serve if there are none.
+            held_out: samples that training has not seen; if there are none, training samples are used.
         """
         codes = encode_mean(method, train, batch_size=BATCH)
         unseen = held_out if len(held_out) else train[:KEPT]

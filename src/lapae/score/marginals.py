@@ -22,7 +22,7 @@ class Marginals:
     Attributes:
         low: where the histogram begins, (D,).
         width: width of a bin, (D,).
-        rarities: -log of the share of training rows in each bin; the last is that of values outside, (D, bins + 1).
+        rarities: -log of the share of training rows in each bin, and last that of values outside, (D, bins + 1).
         ranks: quantiles, increasing, (D, Q).
         scores: normal score of a value, by the number of quantiles below it plus the number up to it, (2 Q + 1,).
     """
@@ -60,13 +60,14 @@ class Marginals:
 
     @cached_property
     def _padded(self) -> tuple[np.ndarray, int]:
-        """Quantiles of one column after the other, each infinite up to a power of two, and this power."""
+        """Quantiles of one column after the other, each padded with infinity to a power of two, and this power."""
         size = 1 << self.ranks.shape[1].bit_length()
         more = size - self.ranks.shape[1]
         return torch.nn.functional.pad(self.ranks, (0, more), value=torch.inf).numpy().ravel(), size
 
     def _below(self, values: Tensor) -> Tensor:
-        """Return the number of quantiles below values (D, B): binary searches in step, a fifth of torch's time."""
+        """Return the number of quantiles below values (D, B): simultaneous binary searches, in a fifth of the time that
+        torch takes."""
         quantiles, size = self._padded
         first = (np.arange(len(values), dtype=np.int32) * size)[:, None]
         place, x = np.repeat(first, values.shape[1], 1), values.numpy()

@@ -1,10 +1,10 @@
-"""Search for the nearest rows of a bank: found in single precision, decided in double.
+"""Search for the nearest rows of a bank: candidates are found in single precision and decided in double precision.
 
-One matrix product in float32 gives all distances |x|² + |r|² - 2 x·r. Rows of the bank are in small groups, and only
-the groups with the least distances are looked into; a distance and the place that it belongs to share 32 bits, so that
-one partial sort finds both. A few more candidates than wanted are measured again in float64. The error of the product
-has a bound: where what was left out could be nearer than what was found, or distances are equal, the row counts as
-undecided and is measured by the plain way (`NearestRows.measure`), so that both ways give the same neighbours.
+One matrix product in float32 gives all distances |x|² + |r|² - 2 x·r. The rows of the bank are in small groups, and
+only the groups with the smallest distances are searched; a distance and its index share 32 bits, so that one partial
+sort finds both. A few more candidates than requested are measured again in float64. The error of the product is
+bounded: if a row that was left out could be nearer than one that was found, or if distances are equal, the result is
+undecided and the row is measured in the plain way (`NearestRows.measure`), so that both ways give the same neighbours.
 
 Shapes: B rows x (B, D), a bank of R rows, G groups; k neighbours.
 """
@@ -22,20 +22,20 @@ from lapae.predict.dense import product
 AT_ONCE = 256
 """Rows whose distances are computed at a time: to a bank of 2,800 rows these take 3 MB."""
 SIZE = 16
-"""Rows of a group."""
+"""Number of rows in a group."""
 FEWEST = 256
-"""Rows of a bank below which the plain way is as fast."""
+"""Number of rows of a bank below which the plain way is as fast."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The nearest rows to B rows x.
+    """The rows that are nearest to B rows x.
 
     Attributes:
         square: squared distances, increasing, (B, k), float32.
-        index: where they are in the bank, (B, k).
+        index: indices of these rows in the bank, (B, k).
         length: squared lengths of x, (B,).
-        decided: (B,) bool: False where the others are not to be relied on.
+        decided: (B,) bool: False for rows whose results are not reliable.
     """
 
     square: Tensor
@@ -46,14 +46,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Search:
-    """A bank made ready to be searched.
+    """A bank prepared for searching.
 
     Attributes:
         rows: the bank, (R, D).
         n_groups: row i of the bank is in group i modulo this number.
-        right: factor of squared distances, (n_groups * size, D + 2), infinite where the last groups lack a row.
+        right: factor of squared distances, (n_groups * size, D + 2), infinite if the last groups lack a row.
         longest: length of the longest row.
-        least: smallest squared distance; smaller ones count as this.
+        least: smallest squared distance; smaller ones are raised to it.
     """
 
     rows: np.ndarray
@@ -114,17 +114,17 @@ class Search:
 def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the n smallest of each column of values (m, B), float32, in no order; the values are overwritten.
 
-    The bits of a positive number are ordered as the numbers are, those of a negative one are below these. The last
-    ones give way to the place of the number.
+    The bit patterns of positive numbers are in the same order as the numbers, and those of negative numbers are below
+    them. The lowest bits are replaced by the index of the number.
 
     Returns:
-        Where they are, (B, n), and a number (B,) that all others are not below, if it is positive.
+        The indices, (B, n), and a lower bound (B,) of all other values, if it is positive.
     """
     m = len(values)
     last = np.int32((1 << (m - 1).bit_length()) - 1)
     packed = values.view(np.int32)
     packed &= ~last
     packed |= np.arange(m, dtype=np.int32)[:, None]
-    rows = torch.from_numpy(packed).T.contiguous().numpy()  # which torch does in half of numpy's time
+    rows = torch.from_numpy(packed).T.contiguous().numpy()  # torch does this in half of numpy's time
     rows.partition(n, axis=1)
     return (rows[:, :n] & last).astype(np.int64), (rows[:, n] & ~last).view(np.float32)

@@ -1,8 +1,8 @@
-"""Distances to training rows on several scales: to the nearest of all, and to the nearest of small groups.
+"""Distances to training rows on several scales: to the nearest of all rows, and to the nearest of small groups.
 
-A group of a few rows spans the whole distribution coarsely, so that a row is far from most groups only if it is far
-from where most rows are, however many outliers of its own kind there are in the training data; the nearest of all
-tell on what surface rows lie. Both are needed: outliers may be in the training data, or not.
+A group of a few rows covers the whole distribution coarsely, so that a row is far from most groups only if it is far
+from where most rows are, even if the training data contain many outliers of the same kind. The nearest of all rows show
+on which surface rows lie. Both are needed, as the training data may or may not contain outliers.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ BANK = 4000
 NEAREST = 5
 GROUP = 8
 GROUPED = 1024
-"""Maximum number of rows in groups: what they tell is a mean over 128 of them."""
+"""Maximum number of rows in groups: the result is a mean over 128 groups."""
 TOGETHER = 8
-"""Distances that are multiplied before the logarithm is taken: each is between 1e-8 and 1e34."""
+"""Number of distances that are multiplied before the logarithm is taken: each is between 1e-8 and 1e34."""
 GRAIN = 0.3
-"""Distances that are told apart, in units of the mean distance of rows to their neighbours: rounded values and copies
-lie at 0 from each other, which is no less ordinary than a little."""
+"""Resolution of distances, in units of the mean distance of rows to their neighbours: rounded values and copies are at
+distance 0 from each other, which should mean no more than a small distance."""
 CHUNK = 2048
 GROUPS_AT_ONCE = 256
 """Rows whose distances to groups are computed at a time."""
 PLAIN = 512
 """Rows whose distances to all rows of a bank are in memory at a time."""
 FEW_VALUES = 2**19
-"""Size of a bank up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
+"""Size of a bank up to which one thread is used: several would gain a third, but lose tenfold on a busy machine."""
 TINY = 1e-8
 SAME = 1e-4
-"""Difference of values up to which two rows are one: predictions of one row in 32 and 64 bits differ by less."""
+"""Difference of values up to which two rows are the same: predictions of a row in 32 and 64 bits differ by less."""
 MANY_GROUPS = 128
-"""Groups from which on the nearest are looked for in groups of groups."""
+"""Number of groups from which on the nearest are searched in groups of groups."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Near:
 
 @dataclass(frozen=True)
 class NearestRows:
-    """Training rows to find neighbours in.
+    """Training rows among which neighbours are searched.
 
     Attributes:
         rows: (R, D).
         own: `Near.near` of each of them among the others, (R,).
-        grouped: number of rows, from the first on, that are in groups; default all.
+        grouped: number of rows, from the first one, that are in groups; default: all.
     """
 
     rows: Tensor
@@ -73,18 +73,18 @@ class NearestRows:
 
     @classmethod
     def fit(cls, rows: Tensor) -> NearestRows:
-        """Take rows (n, D), at most `BANK` of them."""
+        """Keep rows (n, D), at most `BANK` of them."""
         rows = rows[drawn(len(rows))]
         empty = cls(rows, torch.zeros(len(rows), dtype=rows.dtype))
         return cls(rows, empty.measure(rows, groups=False, gaps=False).near, min(GROUPED, len(rows)))
 
     def measure(self, x: Tensor, own: Tensor | None = None, *, groups: bool = True, gaps: bool = True) -> Near:
-        """Measure rows x (B, D). A row of the bank that equals x is left out once: it is compared with others.
+        """Measure rows x (B, D). One row of the bank that equals x is left out: no row is compared to itself.
 
         Args:
             x: the rows.
-            own: (B,) which row of the bank was made from each of x, below 0 for none: it is left out as well, so that
-                held-out rows are measured as new ones are.
+            own: (B,) index of the row of the bank that was made from each of x, below 0 for none. It is left out as
+                well, so that held-out rows are measured in the same way as new ones.
             groups: whether to measure the distances to groups.
             gaps: whether to measure the differences feature by feature.
         """
@@ -106,8 +106,8 @@ class NearestRows:
 
     def _squares(self, x: Tensor, own: Tensor | None, n: int) -> Tensor:
         """Return |x|² + |r|² - 2 x·r to the first n rows, (n, B). They are rounded before they are compared, so that
-        neighbours at one distance are told apart in the same way in every batch."""
-        # what is made while a graph is traced belongs to the graph, and is not kept
+        ties between neighbours are resolved in the same way in every batch."""
+        # tensors made while a graph is traced belong to the graph, and are not kept
         right = self._factors() if torch.compiler.is_exporting() else self._kept_factors
         left = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], 1)
         square = right[:n] @ left.T
@@ -117,7 +117,7 @@ class NearestRows:
         return square
 
     def _own_distances(self) -> tuple[Tensor, Tensor]:
-        """Return the logs of the distances of the rows to their neighbours, (R,), and the distance that is told apart,
+        """Return the logs of the distances of the rows to their neighbours, (R,), and the resolution of distances,
         which is added to them."""
         own = self.own.exp()
         grain = GRAIN * own.mean()
@@ -134,7 +134,7 @@ class NearestRows:
         return Search.of(self.rows, TINY)
 
     def _block(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
-        """Measure one batch by a search, and in the plain way where this does not decide."""
+        """Measure one batch by a search, and rows that it leaves undecided in the plain way."""
         if own is not None or self._search is None or x.dtype != torch.float64:
             owners = [None] * -(-len(x) // PLAIN) if own is None else own.split(PLAIN)
             plain = [self._measure(part, at, groups, gaps) for part, at in zip(x.split(PLAIN), owners, strict=True)]
@@ -177,8 +177,8 @@ class NearestRows:
         return len(self.rows) if self.grouped is None else self.grouped
 
     def _nearest(self, x: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the squared distances to the nearest rows (B, k), and where they are, by those to all rows, (R, B).
-        They are in the groups with the least distances: few have to be sorted."""
+        """Return the squared distances to the nearest rows (B, k) and their indices, from those to all rows, (R, B).
+        They are in the groups with the smallest distances, so few have to be sorted."""
         n = len(self.rows)
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)
@@ -196,8 +196,8 @@ class NearestRows:
         return nearest, index
 
     def _bulk(self, x: Tensor, square: Tensor) -> Tensor:
-        """Return the mean log distance to the nearest row of each group, (B,), by the squared distances to the rows of
-        the groups, (n, B); a row that is x itself is left out."""
+        """Return the mean log distance to the nearest row of each group, (B,), from the squared distances to the rows
+        of the groups, (n, B); a row that is x itself is left out."""
         n = len(square)
         n_groups = max(1, n // GROUP)
         square = _in_groups(square, n_groups)
@@ -215,21 +215,21 @@ class NearestRows:
 
 
 def _may_be_same(square: Tensor, x: Tensor, length: Tensor) -> Tensor:
-    """Return whether rows at squared distances (B,) from x (B, D), of squared lengths (B,), may be the same: such a
-    distance is off by a few roundings of the squares that it is made of."""
+    """Return whether rows at squared distances (B,) from x (B, D), of squared lengths (B,), may be the same as x: such
+    a distance has an error of a few roundings of the squares that it is computed from."""
     return square <= 2 * SAME**2 * x.shape[1] + 2.0**-48 * length
 
 
 def _in_groups(square: Tensor, n_groups: int) -> Tensor:
-    """Return squared distances to n rows, (n, B), in groups: (size, G, B), infinite where a group lacks a row. Row i is
-    in group i modulo their number."""
+    """Return squared distances to n rows, (n, B), in groups: (size, G, B), infinite if a group lacks a row. Row i is in
+    group i modulo the number of groups."""
     if lacking := -len(square) % n_groups:
         square = torch.nn.functional.pad(square, (0, 0, 0, lacking), value=torch.inf)
     return square.unflatten(0, (-1, n_groups))
 
 
 def _mean_log(values: Tensor) -> Tensor:
-    """Return the mean (B,) of the logs of values (G, B): logs of products of a few take a fraction of the time."""
+    """Return the mean (B,) of the logs of values (G, B), from logs of products of a few, in a fraction of the time."""
     n = len(values)
     if lacking := -n % TOGETHER:
         values = torch.nn.functional.pad(values, (0, 0, 0, lacking), value=1.0)
@@ -245,10 +245,10 @@ def _joined(parts: list[Near]) -> Near:
 
 
 def smallest(values: Tensor, k: int) -> Tensor:
-    """Return where the k smallest of each row of values (B, G) are, in order: (B, k), as `topk` has them.
+    """Return the indices of the k smallest of each row of values (B, G), in order: (B, k), as `topk` returns them.
 
-    The smallest are in the groups whose least value is least, which takes a third of the time. Rows with values that
-    are equal are left to `topk`, so that these are chosen as they were when a model was calibrated.
+    Only the groups with the smallest minimum are searched, which takes a third of the time. Rows with equal values are
+    left to `topk`, so that the choice among them is the same as when the model was calibrated.
     """
     n = values.shape[1]
     if n < MANY_GROUPS or torch.compiler.is_exporting():
@@ -268,12 +268,12 @@ def smallest(values: Tensor, k: int) -> Tensor:
 
 
 def drawn(n: int) -> Tensor:
-    """Return which of n rows are in a bank, in its order."""
+    """Return the indices of those of n rows that are in a bank, in its order."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:BANK]
 
 
 def places(n: int) -> Tensor:
-    """Return where each of n rows is in a bank of them: (n,), -1 for those that are not in it."""
+    """Return the index of each of n rows in their bank: (n,), -1 for those that are not in it."""
     found = torch.full((n,), -1)
     chosen = drawn(n)
     found[chosen] = torch.arange(len(chosen))

@@ -1,21 +1,21 @@
-"""Anomaly score of feature maps: how unusual each position is, among the same position of other images.
+"""Anomaly score of feature maps: how unusual each position is, compared with the same position in other images.
 
 At every position the features of n training images have a mean m and a covariance S (PaDiM, Defard et al. 2021), with a
-ridge, as images may be fewer than features. The squared Mahalanobis distance of features x from those of position j is
+ridge, as there may be fewer images than features. The squared Mahalanobis distance of features x at position j is
 
     d²_j = gᵀ S_j⁻¹ g,    g = x - m_j
 
-An image that is one of the n is measured without itself, in closed form (Sherman and Morrison). With u = its own
-features at position j minus m_j, w its weight there, c the sum of weights, t = w / (c - w) and b = t c / (c - 1),
+A training image is measured with itself left out, in closed form (Sherman and Morrison). With u its own features at
+position j minus m_j, w its weight there, c the sum of weights, t = w / (c - w) and b = t c / (c - 1),
 
     v = g + t u,    d²_j = (c - 1 - w) / (c - 1) · (vᵀS⁻¹v + b (vᵀS⁻¹u)² / (1 - b uᵀS⁻¹u))
 
-so that all images calibrate: to an image left out the others are what all of them are to a new one. (Unlike split
-conformal prediction this is not exact for few images: benchmarks/defects.md has what was measured.)
+so that all images serve for calibration: the others are to an image that is left out what all of them are to a new one.
+(Unlike split conformal prediction this is not exact for few images: see the measurements in benchmarks/defects.md.)
 
-A training image weighs less where it is far out when left out, so that defects among the training images are not
-learned: d² beyond the 90 % quantile of a position has the weight quantile / d². What is far is decided at each position
-by itself, as images may differ more at some positions than at others.
+A training image gets less weight at positions where it is unusual when left out, so that defects in training images are
+not learned: if d² is above the 90 % quantile of a position, the weight is quantile / d². This is decided for each
+position separately, as images may differ more at some positions than at others.
 
 The score of an image is the mean of log d² over its three most unusual positions of 28x28, smoothed.
 
@@ -33,20 +33,20 @@ from torch.nn.functional import avg_pool2d, interpolate
 RIDGE = 0.3
 """Share of the mean variance of a feature at a position that is added to every variance."""
 OLD_REACH = 1
-"""Positions to each side that features may have come from, in models saved without `reach`: the least distance counted.
-On surfaces this cost more than it gained on objects that do not lie still."""
+"""Positions to each side that features may have come from, in models saved without `reach`, which used the smallest
+distance. On surfaces this cost more than it gained on objects whose position varies."""
 SMOOTH = 3
 """Side of the square of positions that log d² is averaged over."""
 TOP = 256
-"""The score of an image is the mean over its most unusual positions: one in this many."""
+"""The score of an image is the mean over its most unusual positions, one in this number."""
 FAR = 0.9
-"""Quantile of log d² at a position beyond which training images weigh less."""
+"""Quantile of log d² at a position above which training images get less weight."""
 ROUNDS = 2
-"""Times that weights are taken from distances, and these from weights."""
+"""Number of times that weights are computed from distances, and distances from weights."""
 AT_ONCE = 64
-"""Images measured at a time, for the memory."""
+"""Number of images measured at a time, to limit memory."""
 OLD_TOP = 100
-"""TOP of models saved when positions were left out, not weighed, and not compared with their neighbours."""
+"""TOP of older models, which left positions out instead of weighting them, and did not compare neighbours."""
 QUANTILES = 4096
 TINY = 1e-12
 
@@ -58,7 +58,7 @@ class PatchDistances:
     Attributes:
         mean: m, (h, w, D).
         factor: inverse L of the lower Cholesky factor of S, |L g|² = d², (h, w, D, D).
-        kept: weights of the training images in m and S, from 0 to 1, (n, h, w); older models have truths.
+        kept: weights of the training images in m and S, from 0 to 1, (n, h, w); booleans in older models.
         usual: quantiles of log d² of the training images, each left out in turn, increasing, (Q,).
         reach: positions to each side that features may have come from, (); see `OLD_REACH`.
     """
@@ -84,13 +84,13 @@ class PatchDistances:
 
     @classmethod
     def _of(cls, maps: Tensor, weight: Tensor) -> PatchDistances:
-        """Take means and covariances of maps (n, h, w, D) by weights (n, h, w)."""
+        """Compute means and covariances of maps (n, h, w, D) with weights (n, h, w)."""
         _, h, w, d = maps.shape
         count = weight.sum(0)
         mean = (maps * weight[..., None]).sum(0) / count[..., None]
         factor, eye = maps.new_empty(h, w, d, d), torch.eye(d).to(maps)
         ridge = RIDGE * maps.var(0).mean().clamp_min(TINY)
-        for row in range(h):  # one row of positions at a time, for the memory
+        for row in range(h):  # one row of positions at a time, to limit memory
             gap = ((maps[:, row] - mean[row]) * weight[:, row, :, None].sqrt()).movedim(0, 1)
             covariance = gap.transpose(1, 2) @ gap / (count[row, :, None, None] - 1) + ridge * eye
             lower = torch.linalg.cholesky(covariance)
@@ -128,7 +128,7 @@ class PatchDistances:
         return (out + TINY).log()
 
     def _whitened(self, x: Tensor, row: int, columns: Tensor) -> Tensor:
-        """Return L (x - m) for features x (B, w, D) by positions in a row (w,): (w, B, D)."""
+        """Return L (x - m) for features x (B, w, D) at positions in a row (w,): (w, B, D)."""
         gap = (x - self.mean[row, columns]).movedim(0, 1)
         return gap @ self.factor[row, columns].transpose(1, 2)
 
@@ -137,11 +137,11 @@ class PatchDistances:
         return self.kept.dtype == torch.bool
 
     def of_images(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
-        """Return the anomaly scores (B,) of images by their maps (B, h, w, D); `own` (B,) as in `__call__`."""
+        """Return the anomaly scores (B,) of images from their maps (B, h, w, D); `own` (B,) as in `__call__`."""
         return self.top(self(maps, own))
 
     def top(self, found: Tensor) -> Tensor:
-        """Return the anomaly scores (B,) of images by what `__call__` has found at their positions (B, h, w)."""
+        """Return the anomaly scores (B,) of images from the result of `__call__` at their positions (B, h, w)."""
         flat = found.flatten(1)
         return flat.topk(max(1, flat.shape[1] // (OLD_TOP if self._old else TOP)), 1).values.mean(1)
 
@@ -150,15 +150,15 @@ class PatchDistances:
 
         Args:
             maps: feature maps.
-            own: where they are among the training images, below 0 for those that are not, (B,); default none is.
+            own: their indices among the training images, below 0 for other images, (B,); default: none of them is one.
         """
         return avg_pool2d(self.distances(maps, own)[:, None], SMOOTH, 1, SMOOTH // 2, count_include_pad=False)[:, 0]
 
     def p_values(self, found: Tensor) -> Tensor:
-        """Return p-values of what `__call__` has found, (B, h, w).
+        """Return p-values of the result of `__call__`, (B, h, w).
 
-        On average over new normal images about a share p of the positions of an image, or less, has a p-value up to p:
-        the bound of conformal risk control (Angelopoulos et al. 2024), with images left out in place of held-out ones.
+        On average over new normal images, about a share p of the positions of an image, or less, has a p-value up to p:
+        the bound of conformal risk control (Angelopoulos et al. 2024), with left-out images in place of held-out ones.
         """
         share = 1 - torch.searchsorted(self.usual, found.double().contiguous()) / len(self.usual)
         n = len(self.kept)
@@ -166,11 +166,11 @@ class PatchDistances:
 
 
 def _left_out(g: Tensor, u: Tensor, weight: Tensor, count: Tensor) -> Tensor:
-    """Return d² (w, B) of training images without themselves.
+    """Return d² (w, B) of training images, each left out of m and S.
 
     Args:
         g: L (x - m) of their features x, (w, B, D).
-        u: the same of those of their features that m and S were made of, (w, B, D).
+        u: the same for the features that m and S were computed from, (w, B, D).
         weight: their weights there, (w, B).
         count: sums of weights, (w, 1).
     """

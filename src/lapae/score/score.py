@@ -1,19 +1,19 @@
-"""The anomaly score: one number that says how unusual a sample is, from several things that the model knows.
+"""The anomaly score: one number that says how unusual a sample is, combined from several parts.
 
-Each part is a logarithm, in standard deviations from its mean on rows that training has not seen; on training rows too,
-each compared with the others, where few rows of a table are held out.
+Each part is a logarithm, in standard deviations from its mean on rows that training has not seen. If few rows of a
+table are held out, training rows are used as well, each compared with the others.
 
 | part of a table's score | question                                                                               |
 |-------------------------|----------------------------------------------------------------------------------------|
 | residual                | does the model reconstruct it? (Mahalanobis distance of the residual)                  |
 | near                    | is it near any training row?                                                           |
-| groups                  | is it near the bulk? (nearest of small groups: outliers in the training data hide few) |
+| groups                  | is it near the bulk? (nearest of small groups, which outliers in training hardly mask) |
 | local, three spaces     | is it as near to its neighbours as these are to theirs? (values, ranks, code+residual) |
 | rarity                  | is each value usual on its own?                                                        |
 
 The score of a table's row is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a row
-ordinary does not speak for it. `lapae.score.images` describes the score of images, `lapae.score.series` that of series,
-`lapae.score.patches` that of feature maps.
+ordinary does not compensate for others. `lapae.score.images` describes the score of images, `lapae.score.series` that
+of series, and `lapae.score.patches` that of feature maps.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from lapae.score.whitening import TINY, whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
-"""Weights of the parts of a table: three answer one question."""
+"""Weights of the parts of a table; three of them answer the same question."""
 RESOLVED = 2e-6
-"""Residual of a value, in standard deviations of its column, that single precision does not tell from 0."""
+"""Residual of a value, in standard deviations of its column, that single precision cannot distinguish from 0."""
 FILLED = 4
-"""Decimals of a value in place of a missing one: rows that lack the same have equal ones, whatever is rounded how."""
+"""Decimals of a value that replaces a missing one, so that it does not depend on rounding errors of the prediction."""
 TAIL = 0.75
-"""Share of held-out rows whose scores are below the tail, which falls off about exponentially."""
+"""Share of held-out rows whose scores are below the tail; the tail falls off about exponentially."""
 LEAST_SURPRISE = 0.1
-"""Surprise of all channels of a window, in nats, that does not count."""
+"""Total surprise of the channels of a window, in nats, that is ignored."""
 EXACT = 1e-4
 """Squared residual, in units of normal ones, below which a row counts as reconstructed exactly."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of the scores of B samples, and how each is shared out among the values of a sample.
+    """Parts of the scores of B samples, and how each is divided among the values of a sample.
 
     Attributes:
         values: (B, P), higher is more unusual.
-        shares: (B, P, D), at least 0, adding up to 1 over D; None if they were not asked for.
+        shares: (B, P, D), at least 0, adding up to 1 over D; None if they were not requested.
     """
 
     values: Tensor
@@ -73,18 +73,18 @@ class Score:
         directions: rows V with |V r|² the Mahalanobis distance of a residual r in units of the noise, for a table,
             (Q, D).
         mean: mean of the parts, (P,).
-        whiten: takes parts minus their mean to unit variance: (P, P), diagonal, for a table; else see
+        whiten: maps centred parts to unit variance: (P, P), diagonal, for a table; for other data see
             `lapae.score.images.standardising`.
-        bank: rows of a table to find neighbours in, by their values;
+        bank: rows of a table in which neighbours are found by their values;
         ranks: by the normal scores of their ranks;
-        view: by what the model makes of them, code and residual.
+        view: by their code and residual.
         marginals: distribution of each column of a table.
         image_parts: parts of images, series and arrays.
-        judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
+        judged: channels of a series that are scored, (J,); None for all. The model reads the others, too.
         patches: distances at the positions of feature maps.
-        tail: by how much a higher score of a table's row makes rows as unusual rarer by a factor e.
-        channels: how unusual each judged channel of a series is, which names the sensor; None for one channel.
-        shapes: training windows of a series without their levels; None for other data, and for models saved before.
+        tail: increase of the score of a table's row that makes rows as unusual rarer by a factor e.
+        channels: how unusual each judged channel of a series is, to name the sensor; None for one channel.
+        shapes: training windows of a series without their levels; None for other data, and for older models.
     """
 
     deviation: Deviation = field(metadata=IN_COMMON)
@@ -117,19 +117,19 @@ class Score:
         judged: Tensor | None = None,
         apart: int | None = None,
     ) -> Score:
-        """Fit to rows that are to the score what new ones are.
+        """Fit to rows that have the same relation to the model as new rows.
 
         Args:
             rows: rows (R, *features) that others are compared with, for neighbours and marginals of tables.
             known: predictions of `rows`.
             found: predictions of `valid`.
-            valid: held-out rows (n, *features), with training rows of a table where these are few.
+            valid: held-out rows (n, *features), and training rows of a table if these are few.
             deviation: the noise of features, and the scale of codes.
-            table: whether features are of different kinds, and unusual in one direction alone.
-            n_seen: how many of `rows`, from the first on, may say how usual single values are; default all.
-            own: where `valid` are among `rows`, as in `NearestRows.measure`.
-            judged: channels of a series to judge, (J,); default all.
-            apart: how many of `rows` lie between two that share no step of a series; default unknown.
+            table: whether features are of different kinds, so that parts are unusual in one direction only.
+            n_seen: number of `rows`, from the first one, that define how usual single values are; default: all.
+            own: indices of `valid` among `rows`, as in `NearestRows.measure`.
+            judged: channels of a series to score, (J,); default: all.
+            apart: distance in `rows` from which on two windows of a series share no step; default: unknown.
         """
         scaled = residuals(found, valid, deviation)
         image_parts = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
@@ -198,7 +198,7 @@ class Score:
         """Return the anomaly scores (B,) of rows of a table from their parts (B, P)."""
         t = self.standardised(values)
         weight = t.new_tensor(WEIGHTS)
-        return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
+        return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term orders rows that are normal in all parts
 
     @property
     def logarithmic(self) -> bool:
@@ -207,7 +207,7 @@ class Score:
 
     @property
     def needs(self) -> tuple[Quantity, ...]:
-        """Quantities of a prediction that the score is made of."""
+        """Quantities of a prediction that the score needs."""
         return ("means",) if self.image_parts is None else ("codes", "outputs")
 
     @property
@@ -225,8 +225,8 @@ class Score:
         Args:
             found: predictions of x.
             x: the samples.
-            own: (B,) where rows that are in the banks themselves are, see `NearestRows.measure`.
-            shares: whether to share the parts of a table out among values.
+            own: (B,) indices of rows that are in the banks themselves, see `NearestRows.measure`.
+            shares: whether to divide the parts of a table among values.
         """
         if self.patches is not None:
             found_at = self.patches(x, own)
@@ -270,8 +270,8 @@ class Score:
         Args:
             found: predictions of x.
             x: the windows.
-            shares: whether to share the parts out among values.
-            apart: if x are the training windows themselves, from how many places on these are compared with them.
+            shares: whether to divide the parts among values.
+            apart: if x are the training windows themselves, the number of places from which on others are compared.
         """
         assert self.image_parts is not None and self.shapes is not None  # noqa: PT018
         seen, means, deviation = chosen(self.judged, x, found, self.deviation)
@@ -293,8 +293,8 @@ class Score:
         return (values - self.mean) @ self.whiten.T
 
     def explain(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return the contribution (B, *features) of each value, at least 0; they add up to the score, but for its
-        last term."""
+        """Return the contribution (B, *features) of each value, at least 0; they add up to the score without its last
+        term."""
         parts = self.parts(found, x)
         if self.patches is not None:
             weight = parts.values.clamp_min(0)
@@ -308,7 +308,7 @@ class Score:
         return found_at if self.channels is None else self._by_channel(found_at, self.channels, found, x)
 
     def _by_channel(self, found_at: Tensor, channels: Channels, found: Prediction, x: Tensor) -> Tensor:
-        """Share contributions (B, T, C) to the scores of windows x out anew among channels, as each is unusual."""
+        """Divide contributions (B, T, C) to the scores of windows x among channels by how unusual each channel is."""
         total, of_channel = found_at.sum((1, 2))[:, None], found_at.sum(1)
         pull = channels.surprise(full_channels(self.judged, x, found))
         if self.judged is not None:

@@ -2,26 +2,26 @@
 
 | part    | question                                                                  | unusual if     |
 |---------|---------------------------------------------------------------------------|----------------|
-| error   | how badly is the window reproduced, in units of the noise?                | large          |
-| texture | is what is left over fine grain, or structure the model does not know?    | large or small |
-| detail  | does it have the detail of windows with its code?                         | large or small |
+| error   | how badly is the window reconstructed, in units of the noise?             | large          |
+| texture | is the residual fine grain, or structure the model does not know?         | large or small |
+| detail  | does it have as much detail as windows with its code?                     | large or small |
 | shape   | is there a training window of its shape, whatever its level?              | large          |
-| sensors | have channels the level and slope that the others say, and their detail? | large          |
+| sensors | do channels have the level and slope the others imply, and their detail?  | large          |
 
 The first three are those of images (`lapae.score.images`). The distance of the shape is that to the nearest training
-window, each channel minus its mean over the window: levels creep, shapes come back. The last part is asked of several
-channels, and sums what `lapae.score.channels` finds for each.
+window, with the mean over the window subtracted from each channel: levels drift, shapes recur. The last part exists for
+several channels, and sums the results of `lapae.score.channels`.
 
-Held-out windows are few where they overlap: fifty that are four steps apart hold three or four that do not, and their
-spread is hardly known. So standard deviations are those of training windows too, of which each is compared with those
-alone that share no step with it; means are of held-out windows, as training windows are reproduced better. As even all
-of them are few, the score is the sum of -log p of t distributions, up to a constant (a fault far out in one part does
-not drown what the others say):
+Overlapping held-out windows contain little independent information: among fifty that are four steps apart, only three
+or four do not overlap, so that their spread is hardly known. Standard deviations are therefore estimated from training
+windows as well, each compared only with windows that share no step with it; means are those of held-out windows, as
+training windows are reconstructed better. As even all of these windows are few, the score is the sum of -log p of t
+distributions, up to a constant (so that an extreme value in one part does not drown out the others):
 
     score = s(max(e, e')) + s(|texture|) + s(|detail|) + s(shape) + s(sensors)
     s(t) = (ν + 1) / 2 log(1 + max(t, 0)² / ν)
 
-with texture and detail decorrelated, e the error and e' the error given them, each in standard deviations.
+where texture and detail are decorrelated, e is the error and e' the error given them, each in standard deviations.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from lapae.score.images import TWO_SIDED
 
 PARTS = ("error", "texture", "detail", "shape", "sensors")
 TWO = TWO_SIDED[:2]
-"""Parts of which small values are as unusual as large ones."""
+"""Parts whose small values are as unusual as large ones."""
 FREEDOM = 30
 """Degrees of freedom ν."""
 FLOOR = 1e-4
-"""Mean squared distance that counts as none, in units of the variance of a channel."""
+"""Mean squared distance that counts as zero, in units of the variance of a channel."""
 LEAST_SCALE = 1e-6
-"""Standard deviation of a channel below which it stands still, as a share of the largest."""
+"""Standard deviation below which a channel counts as constant, as a share of the largest."""
 MOST_VALUES = 2**21
 """Maximum number of values of training windows to keep."""
 
@@ -82,7 +82,7 @@ class Shapes:
         """Compare the training windows themselves, (R, T, J), with those at least `apart` places away.
 
         Returns:
-            As `__call__`, (R,), infinite where there are none.
+            As `__call__`, (R,), infinite if there are none.
         """
         flat = without_level(x, self.scale)
         share = len(self.rows) / len(flat)  # of the windows that are kept
@@ -116,5 +116,5 @@ def weights(gap: Tensor, whiten: Tensor) -> Tensor:
 
 
 def surprise(t: Tensor) -> Tensor:
-    """Return -log p of t, up to a constant, 0 for what is below the mean."""
+    """Return -log p of t, up to a constant; 0 for values below the mean."""
     return (FREEDOM + 1) / 2 * torch.log1p(t.clamp_min(0).square() / FREEDOM)

@@ -1,14 +1,14 @@
-"""Levels of categories and booleans that no row has had: rarer than every one that some row has.
+"""New levels of categories and booleans: levels that no row has had are rarer than all that some row has had.
 
-A level nobody has seen is a surprise where the levels of a column are few and known (`femle`), and none where every
-tenth row has a level of its own (a street, a ticket). How likely one is follows from the rows at hand: the share of new
-rows with a new level is about that of rows with a level that no other row has (Good and Turing). Its surprise is minus
-the logarithm of this share, in the columns where new levels come least often (`OFTEN`), and each of its nats adds as
-much to the anomaly score as makes ordinary scores, which fall off about exponentially, rarer by one nat. Calibration
-rows whose level no other row has are scored like new rows with a new level, so that p-values hold.
+A new level is a surprise if the levels of a column are few and known (`femle`), but not if every tenth row has a level
+of its own (a street, a ticket). How likely a new level is can be estimated from the rows: the share of new rows with a
+new level is about the share of rows with a level that no other row has (Good and Turing). The surprise is minus the
+logarithm of this share, in the columns where new levels are rarest (`OFTEN`). Each nat of it adds to the anomaly score
+as much as makes ordinary scores, which fall off about exponentially, rarer by one nat. Calibration rows whose level no
+other row has are scored like new rows with a new level, so that p-values hold.
 
-A value that contradicts the column which determines it (a borough that is not that of the zone, see
-`lapae.space.levels`) is a surprise likewise, minus the logarithm of the share of held-out rows with one.
+A value that contradicts the column that determines it (a borough that is not that of the zone, see
+`lapae.space.levels`) is also a surprise: minus the logarithm of the share of held-out rows with a contradiction.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from lapae.space.levels import SURE
 from lapae.space.scaling import Source, chunks
 
 OFTEN = 0.01
-"""Share of rows with a level that no other row has, in all columns together, below which new levels are a surprise:
-where they come more often they would use up the false alarms."""
+"""Share of rows with a level that no other row has, over all columns together, below which new levels are a surprise:
+more frequent ones would use up the false alarms."""
 SAME = 1e-6
-"""Difference of two numbers, as a share, up to which they are one: graphs take numbers of 32 bits."""
+"""Relative difference up to which two numbers are equal: graphs take numbers of 32 bits."""
 
 
 def differ(values: Any, expected: Any) -> Any:
-    """Return whether values differ from those expected, of arrays or tensors; not if either is NaN."""
+    """Return whether values differ from expected ones (arrays or tensors); False if either is NaN."""
     return abs(values - expected) > SAME * (1 + abs(expected))
 
 
 @dataclass(frozen=True)
 class Contradictions:
-    """What values that contradict another column of their row add to anomaly scores.
+    """Amounts that values contradicting another column of their row add to anomaly scores.
 
     Attributes:
         columns: places of the columns that others determine, (K,).
         sources: places of the columns that determine them, (K,).
         words: whether the former have levels, not numbers, (K,).
         features: the first feature of either in the model, -1 for one that the network does not see, (K, 2).
-        keys: codes of the column that determines, (K, N), NaN beyond those that it has.
+        keys: codes of the column that determines, (K, N), padded with NaN.
         levels: codes of the values that go with them, (K, N).
-        surprise: of a value that does not, in nats, (K,).
+        surprise: surprise of a value that contradicts, in nats, (K,).
     """
 
     columns: Tensor
@@ -63,7 +63,7 @@ class Contradictions:
     def fit(cls, columns: Sequence[Column], rows: Sequence[Source]) -> Contradictions | None:
         """Count contradictions in blocks of rows (n, F); None if no column determines another.
 
-        Those of rows that are held out count, the blocks after the first: what goes with what was found in the first.
+        They are counted in the blocks after the first, which are held out; the first is where the relation was found.
         """
         places = {column.name: i for i, column in enumerate(columns)}
         pairs = [
@@ -99,27 +99,27 @@ class Contradictions:
         return torch.from_numpy(differ(*self._pairs(codes))) * self.surprise
 
     def _pairs(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of codes (n, F), and those that go with the columns which determine them: (n, K) each, NaN
-        where missing or new."""
+        """Return the values of codes (n, F), and the values implied by the columns that determine them: (n, K) each,
+        NaN where missing or new."""
         own = codes[:, self.columns.numpy()]
         expected = np.full(own.shape, np.nan)
         for k, source in enumerate(self.sources.tolist()):
             keys, levels = self.keys[k].numpy(), self.levels[k].numpy()
-            at = np.searchsorted(keys, codes[:, source]).clip(0, len(keys) - 1)  # NaN are last
+            at = np.searchsorted(keys, codes[:, source]).clip(0, len(keys) - 1)  # NaN come last
             expected[:, k] = np.where(keys[at] == codes[:, source], levels[at], np.nan)
         return np.where((own == UNSEEN) & self.words.numpy(), np.nan, own), expected
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """What levels that no row has had, and values that contradict others, add to anomaly scores.
+    """Amounts that new levels, and values that contradict others, add to anomaly scores.
 
     Attributes:
         columns: places of the columns that have levels, (C,).
         features: the first feature of each in the model, -1 for one that the network does not see, (C,).
-        count: number of rows that have each level, (C, L), 0 beyond those that a column has.
-        surprise: of a new level of each column, in nats, (C,).
-        contradictions: of columns that others determine.
+        count: number of rows that have each level, (C, L), padded with 0.
+        surprise: surprise of a new level of each column, in nats, (C,).
+        contradictions: those of columns that others determine.
     """
 
     columns: Tensor
@@ -133,9 +133,9 @@ class Unseen:
         """Count the levels of a table's columns in several blocks of rows; None if no column has any.
 
         Args:
-            columns: of the table.
-            rows: sources of codes (n, F). Of one that is streamed its sample is counted, and all levels of the columns
-                are taken to be those of several rows.
+            columns: columns of the table.
+            rows: sources of codes (n, F). If a source is streamed, its sample is counted, and every level is assumed to
+                occur in several rows.
         """
         places = [i for i, column in enumerate(columns or ()) if column.kind in ("category", "boolean")]
         if columns is None or not places:
@@ -167,13 +167,13 @@ class Unseen:
 
     @property
     def blamed(self) -> np.ndarray:
-        """Places of the columns that surprises belong to, (S,): those of new levels, then those that contradict."""
+        """Places of the columns that surprises belong to, (S,): first of new levels, then of contradictions."""
         more = () if self.contradictions is None else self.contradictions.columns
         return np.array([*self.columns, *more])
 
     @property
     def needed(self) -> Tensor:
-        """Features that a row has in which each surprise shows, (S, 2), -1 for one that the network does not see."""
+        """Features that a row must have for each surprise to count, (S, 2); -1 if the network does not see a column."""
         own = self.features[:, None].expand(-1, 2)
         return own if self.contradictions is None else torch.cat([own, self.contradictions.features])
 
@@ -182,7 +182,7 @@ class Unseen:
         return self._marked(codes, 0)
 
     def among(self, codes: np.ndarray) -> np.ndarray:
-        """Return codes (n, F) of rows that were counted with `UNSEEN` for levels that no other row has."""
+        """Return codes (n, F) of rows that were counted, with `UNSEEN` for levels that no other row has."""
         return self._marked(codes, 1)
 
     def _marked(self, codes: np.ndarray, most: int) -> np.ndarray:
