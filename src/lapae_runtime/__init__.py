@@ -1,4 +1,4 @@
-"""Score new data with an exported model, by numpy and onnxruntime alone: neither torch nor lapae is imported.
+"""Score new data with an exported model, using only numpy and onnxruntime: neither torch nor lapae is imported.
 
 detector = Detector.load("model.onnx")  # written by `lapae export`
 found = detector.score([{"speed": 3.1, "colour": "red"}], reasons=2)

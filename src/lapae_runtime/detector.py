@@ -1,4 +1,4 @@
-"""`Detector`: an exported model with what it needs to take rows and to give verdicts with reasons."""
+"""`Detector`: an exported model that takes rows and returns verdicts with reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from lapae_runtime.rows import UNSEEN, Field, InputError, read_rows
 
 AT_ONCE = 256
-"""Rows that the graph gets at a time."""
+"""Number of rows that are passed to the graph at a time."""
 MOST_COLUMNS = 64
 """Maximum number of columns that are hidden one by one, as in `lapae.score.explain`."""
 
@@ -26,8 +26,8 @@ class Reason:
     Attributes:
         column: its name.
         share: its share of the anomaly score.
-        value: what the row has.
-        expected: what the network expects there without having seen it.
+        value: its value in the row.
+        expected: the value that the network expects there without having seen it.
     """
 
     column: str
@@ -38,13 +38,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a model says of n samples.
+    """Results of a model for n samples.
 
     Attributes:
         anomaly_score: (n,) higher is more unusual.
         p_value: (n,) conformal p-value, approximate for rows with missing values.
         outlier: (n,) whether the p-value is at most the false alarm rate.
-        reasons: those of each sample, the strongest first; empty if none were asked for.
+        reasons: reasons for each sample, the strongest first; empty if none were requested.
     """
 
     anomaly_score: np.ndarray
@@ -53,7 +53,7 @@ class Scored:
     reasons: tuple[tuple[Reason, ...], ...] = ()
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return one mapping per sample, of what JSON has; a sample with nothing observed has nulls."""
+        """Return one mapping per sample with JSON types; a sample with nothing observed has nulls."""
         out = []
         for i in range(len(self.anomaly_score)):
             nothing = bool(np.isnan(self.p_value[i]))
@@ -73,11 +73,11 @@ class Detector:
     """An exported model. It may be shared by threads.
 
     Attributes:
-        session: of onnxruntime.
+        session: session of onnxruntime.
         fields: columns of its table; empty for images and series.
-        shape: of a sample.
+        shape: shape of a sample.
         hides: whether a column can be hidden to see how much the score falls without it.
-        version: of the lapae that exported it.
+        version: version of lapae that exported it.
         digest: first 12 digits of the SHA-256 of its file.
     """
 
@@ -94,7 +94,7 @@ class Detector:
 
         Args:
             path: the file.
-            threads: that onnxruntime may use for one call; 0 for all cores.
+            threads: number of threads that onnxruntime may use for one call; 0 for all cores.
         """
         try:
             import onnxruntime as runtime  # pyright: ignore[reportMissingImports]
@@ -103,10 +103,10 @@ class Detector:
         data = Path(path).read_bytes()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors: it warns of every constant that it does not fold
+        options.log_severity_level = 3  # errors only: it warns about every constant that it does not fold
         try:
             session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a class for each of its codes, without a common one
+        except Exception as error:  # onnxruntime has an error class for each code, without a common base
             raise InputError(f"{path}: onnxruntime cannot read it ({str(error).splitlines()[0][:200]})") from None
         text = session.get_modelmeta().custom_metadata_map.get("lapae")
         about = json.loads(text) if text else {}
@@ -131,10 +131,10 @@ class Detector:
         """Score samples.
 
         Args:
-            rows: of a table: a list of mappings from column names to cells, a mapping from names to columns, a frame
-                or an array (n, F) of numbers. Of images and series: an array (n, *shape). None and NaN are missing.
+            rows: for a table: a list of mappings from column names to cells, a mapping from names to columns, a frame
+                or an array (n, F) of numbers; for images and series: an array (n, *shape). None and NaN are missing.
             rate: false alarm rate, the share of new normal samples that are called outliers.
-            reasons: how many columns to name for each row of a table.
+            reasons: number of columns to name for each row of a table.
         """
         if not 0 < rate < 1:
             raise InputError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.05")
@@ -170,8 +170,8 @@ class Detector:
     def _reasons(self, x: np.ndarray, raw: np.ndarray, parts: np.ndarray, most: int) -> tuple[tuple[Reason, ...], ...]:
         """Return at most `most` reasons for each of the rows x (n, F).
 
-        Half of an anomaly score, `raw` (n,), goes to the columns by its parts (n, F), half as it falls without
-        them, as `LaplacianAutoencoder.explain` has it.
+        Half of an anomaly score, `raw` (n,), is divided among columns by its parts (n, F), the other half by how much
+        it falls without them, as in `LaplacianAutoencoder.explain`.
         """
         n, f = x.shape
         eye = np.eye(f, dtype=bool)

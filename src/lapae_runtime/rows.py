@@ -1,4 +1,4 @@
-"""Rows as a client sends them, to the numbers that an exported graph takes, and back."""
+"""Conversion of rows as a client sends them to the numbers that an exported graph takes, and back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
 UNSEEN = -1.0
-"""Number of a level that training has not seen, for a graph to which it is no missing value."""
+"""Number of a level that training has not seen, for a graph that does not treat it as missing."""
 NEVER = "never seen"
-"""What is shown of such a level."""
+"""Text that is shown for such a level."""
 SHOWN = 5
 
 
@@ -36,8 +36,8 @@ class Field:
         name: its name.
         kind: "number", "count", "boolean", "category" or "date".
         words: levels of a category in the order of their codes; words for false and true of a boolean that is text.
-        format: form of a date for `strptime`, "" for ISO 8601.
-        unseen: number of a level that training has not seen, of a category or boolean.
+        format: format of a date for `strptime`, "" for ISO 8601.
+        unseen: number of a level of a category or boolean that training has not seen.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Field:
     unseen: float = math.nan
 
     def read(self, value: Any) -> float:
-        """Return the number of a cell, NaN for one that is missing."""
+        """Return the number of a cell, NaN if it is missing."""
         if is_missing(value, self.words):
             return 0.0 if self.format == PRESENCE else math.nan
         if self.kind == "date":
@@ -75,7 +75,7 @@ class Field:
         if self.kind == "boolean":
             return self.words[round(number)] if self.words else number >= 0.5
         if self.kind == "date":
-            # years 1 to 9999, which is what Python has
+            # years 1 to 9999, the range of Python's dates
             moment = EPOCH + timedelta(days=min(max(float(number), -719_162.0), 2_932_896.0))
             return moment.date().isoformat() if self.format == DAY else moment.isoformat(timespec="seconds")
         return int(number) if self.kind == "count" else float(number)
@@ -116,7 +116,7 @@ def _moment(text: str, form: str) -> datetime:
 
 
 def is_missing(value: Any, known: Sequence[str] = ()) -> bool:
-    """Whether a cell is missing; a word that is one of `known` is not."""
+    """Whether a cell is missing; a word in `known` is not."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(value, np.datetime64 | np.timedelta64):

@@ -1,10 +1,10 @@
-"""Rows in blocks of a fixed size, so that what is found for a row does not depend on the rows beside it.
+"""Rows in blocks of a fixed size, so that the results for a row do not depend on the rows next to it.
 
 A matrix product of 512 rows and one of 37 rows may add up in different orders, and differ in their last bits. Here
 every call of the model has the same number of rows, all of which lack the same values; a block that is not full is
-padded with copies of its first row. If products depend on where in memory a row begins, as they do for rows of an odd
-number of values, each row is repeated, so that all begin alike (`RowModel.stride`). So the output of a row is the same
-bits in any batch, partition or process on one kind of CPU (tests/arrow/test_row_independence.py).
+padded with copies of its first row. If products depend on where in memory a row begins, as they do for rows with an odd
+number of values, each row is repeated, so that all have the same alignment (`RowModel.stride`). The output of a row is
+then bit-identical in any batch, partition or process on one kind of CPU (tests/arrow/test_row_independence.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from lapae.networks.threads import one_thread
 from lapae.predict import Prediction
 
 FULL = 512
-"""Rows of a block of rows that lack nothing."""
+"""Number of rows in a block of complete rows."""
 SCORED = 2048
-"""Rows of a block for scores without reasons: these need the mean network alone, and what is done once per block costs
-more."""
+"""Number of rows in a block for scores without reasons: these need only the mean network, so that the cost per block
+weighs more."""
 LACKING = 32
-"""Rows of a block of rows with missing values: there may be as many patterns as rows."""
+"""Number of rows in a block of rows with missing values: there may be as many patterns as rows."""
 STRIDES = (1, 2, 4, 8)
-"""Places in a block that may be alike: every eighth row of float64 begins at a multiple of 64 bytes, as blocks do."""
+"""Possible distances of equally aligned rows: every eighth row of float64 begins at a multiple of 64 bytes, as blocks
+do."""
 ALONE = LACKING
 """Stride of rows that are predicted one by one."""
 Arrays = tuple[np.ndarray, ...]
@@ -37,7 +38,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @contextmanager
 def reproducibly() -> Iterator[None]:
-    """Use one thread: how an operation is shared between threads may change its last bits."""
+    """Use one thread: how an operation is divided between threads may change its last bits."""
     with one_thread():
         yield
 
@@ -80,7 +81,7 @@ def by_pattern(missing: np.ndarray, *, full_size: int = FULL) -> tuple[list[np.n
 
     Args:
         missing: (n, F) bool.
-        full_size: rows of a block of rows that lack nothing.
+        full_size: number of rows in a block of complete rows.
 
     Returns:
         Indices of the rows of each group, and the number of rows in its blocks. Rows that lack all values are in none.
@@ -96,29 +97,29 @@ def by_pattern(missing: np.ndarray, *, full_size: int = FULL) -> tuple[list[np.n
 
 @dataclass(frozen=True)
 class RowModel:
-    """A model with what is known about calling it in blocks.
+    """A model, and how it has to be called in blocks.
 
     Attributes:
-        model: the trained model, of a table.
+        model: the trained model of a table.
     """
 
     model: Model
 
     @cached_property
     def stride(self) -> int:
-        """How far apart rows of a block are predicted alike: 1, or a few if it matters how a row is aligned in memory;
-        `ALONE` if predictions depend on the place of a row in its batch, as with noise drawn for each row (dropout,
-        variational autoencoders): such rows are predicted one by one, all with the same noise."""
+        """Distance at which rows of a block get identical predictions: 1, or a few if it matters how a row is aligned
+        in memory. It is `ALONE` if predictions depend on the place of a row in its batch, as with noise drawn for each
+        row (dropout, variational autoencoders): such rows are predicted one by one, all with the same noise."""
         return _stride(self.model.predict(_equal_rows(self.model)))
 
     @cached_property
     def scored_stride(self) -> int:
-        """The same of what scores are made of, which takes less memory to see."""
+        """The same for the predictions that scores need, which takes less memory to determine."""
         return _stride(self.model.for_score(_equal_rows(self.model)))
 
     @cached_property
     def filled_stride(self) -> int:
-        """The same if values are filled in too, as with noise that chains start from."""
+        """The same if values are filled in, too, as chains start from noise."""
         rows = _equal_rows(self.model)
         rows[:, : self.model.space.numbered[0].width] = torch.nan
         return max(self.stride, _alike_from(self.model.complete(rows).x_mean.numpy()))

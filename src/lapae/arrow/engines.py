@@ -1,7 +1,7 @@
-"""Engines of other packages that do the parts of a job, each in a few lines: Dask, Ray and Spark.
+"""Engines of other packages that process the parts of a job, each in a few lines: Dask, Ray and Spark.
 
-The run folder, the input and the output are on a file system that all workers see. Each package is imported when it is
-asked for. A worker that is lost is replaced by the engine, and its part is done again.
+The run folder, the input and the output must be on a file system that all workers see. Each package is imported only
+when it is requested. A worker that is lost is replaced by the engine, and its part is repeated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def engine_of(name: str, address: str | None, jobs: int) -> Engine:
 
     Args:
         name: "dask", "ray" or "spark".
-        address: of its scheduler; default a cluster of `jobs` workers on this machine.
-        jobs: see above.
+        address: address of its scheduler; default: a cluster of `jobs` workers on this machine.
+        jobs: number of workers on this machine.
     """
     return {"dask": on_dask, "ray": on_ray, "spark": on_spark}[name](address, jobs)
 
@@ -65,7 +65,7 @@ def on_ray(address: str | None, jobs: int) -> Engine:
 def on_spark(address: str | None, jobs: int) -> Engine:
     """Return Spark as an engine: `address` is that of a master, such as spark://host:7077 or yarn."""
     sql = _imported("pyspark.sql", "lapae[spark]")
-    if address is None:  # workers on this machine are of this Python, and not of the first one on the path
+    if address is None:  # workers on this machine use this Python, not the first one on the path
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:

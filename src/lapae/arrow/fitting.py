@@ -1,8 +1,8 @@
 """`lapae.fit_mapper`: one model for each customer, machine or shop, on the engine that holds their rows.
 
-The rows of a key come as a pandas frame, and one row of a table comes back: where the run is, or why there is none. A
-key that fails does not stop the others. Rows are put in an order of their own first and one thread is used, so that the
-run of a key is the same bytes in whatever order an engine delivers them.
+The rows of a key arrive as a pandas frame, and one row of a table is returned: where the run is, or why there is none.
+A key that fails does not stop the others. Rows are sorted first and one thread is used, so that the run of a key has
+the same bytes in whatever order an engine delivers the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError:
     raise ImportError("lapae.fit_mapper needs pyarrow: pip install 'lapae[parquet]'") from None
 
 NO_KEY = "__HIVE_DEFAULT_PARTITION__"
-"""Name of a missing key in names of folders, as Spark, Dask and DuckDB write it."""
+"""Name of a missing key in the names of folders, as Spark, Dask and DuckDB write it."""
 TOLD = ("run", "rows", "seconds", "error", "warnings")
 
 
@@ -36,8 +36,8 @@ def fit_mapper(out: str | Path, key: str | Sequence[str], **options: Any) -> Fit
 
     Args:
         out: folder of the runs; that of a key is out/KEY=VALUE. All workers see it.
-        key: column that says which rows belong together, or several; it is not learned.
-        options: of `LaplacianAutoencoder`.
+        key: column that says which rows belong together, or several columns; they are not learned.
+        options: options of `LaplacianAutoencoder`.
 
     Returns:
         A `FitMapper`: call it with a pandas frame; `schema` is that of the table that it returns.
@@ -59,7 +59,7 @@ class FitMapper:
     Attributes:
         out: folder of the runs.
         keys: columns that say which rows belong together.
-        options: of the estimator.
+        options: options of the estimator.
         schema: the columns of the table (pyarrow): the keys as text; `run`, its folder, null if there is none; `rows`;
             `seconds`; `error`, why there is no run; `warnings` of the fit.
     """
@@ -77,7 +77,7 @@ class FitMapper:
     def __call__(self, *frames: Any) -> Any:
         """Fit the keys of a frame, as Spark's `applyInPandas` hands it over.
 
-        Spark counts the arguments: of one that has a name it would think that it takes the key as well.
+        Spark inspects the arguments: with a named one, it would assume that the function takes the key as well.
         """
         return self.frame(frames[-1])
 
@@ -95,14 +95,14 @@ class FitMapper:
 
     @property
     def empty_frame(self) -> Any:
-        """A pandas frame of no rows with the columns and types of the table: what Dask calls `meta`."""
+        """Return a pandas frame without rows, with the columns and types of the table: what Dask calls `meta`."""
         import pandas as pd
 
         types = {pa.string(): pd.StringDtype(), pa.int64(): pd.Int64Dtype()}
         return self.schema.empty_table().to_pandas(types_mapper=types.get)
 
     def run_of(self, *key: Any) -> Path:
-        """Return the folder of the run of a key."""
+        """Return the run folder of a key."""
         return self.out.joinpath(
             *(f"{quote(name, safe='')}={_folder(value)}" for name, value in zip(self.keys, key, strict=True))
         )
@@ -132,8 +132,8 @@ class FitMapper:
 
 
 def as_read(rows: Any) -> Any:
-    """Return a frame with the types that pandas reads a file with, which a run remembers: engines hand over Arrow's own
-    (Ray), text of other types (Dask, Spark) and times of another unit (Spark)."""
+    """Return a frame with the types that pandas uses when it reads a file, which a run stores: engines pass Arrow's own
+    types (Ray), text of other types (Dask, Spark) and times in another unit (Spark)."""
     import pandas as pd
 
     out = {}
@@ -150,7 +150,7 @@ def as_read(rows: Any) -> Any:
 
 
 def in_order(rows: Any) -> Any:
-    """Return the rows of a frame in an order that depends on their values alone."""
+    """Return the rows of a frame in an order that depends only on their values."""
     from pandas import util
 
     columns = rows[sorted(rows.columns, key=str)]

@@ -1,7 +1,7 @@
 """A job: all parts of an input, on this machine's processes or on an engine; a job that was killed is resumed.
 
-The folder of the output has a file `_job.json` that says what the job was, so that a resumed job is the same one. A
-part is there whole or not at all: those that are there are done.
+The output folder has a file `_job.json` that describes the job, so that only the same job can be resumed. A part is
+written whole or not at all: those that exist are done.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lapae.errors import ConfigError, RunError
 from lapae.runs.files import abandon, make_folder, sweep, write_whole
 
 JOB = "_job.json"
-"""Programs that read folders of Parquet files pass over names that begin with "_"."""
+"""Programs that read folders of Parquet files skip names that begin with "_"."""
 LOST = 3
-"""Times that processes may be killed before the job gives up."""
+"""Number of times that processes may be killed before the job gives up."""
 Work = Callable[[Part], Written]
 Engine = Callable[[Work, Sequence[Part]], Iterable[Written]]
 
 
 def start(mapper: Mapper, parts: Sequence[Part], out: Path, *, resume: bool) -> list[Part]:
-    """Make the folder of the output ready.
+    """Prepare the output folder.
 
     Args:
-        mapper: what is done.
+        mapper: the function to apply.
         parts: all parts.
         out: the folder.
-        resume: whether parts that are there are left alone; else the folder must be new or empty.
+        resume: whether to keep parts that exist; otherwise the folder must be new or empty.
 
     Returns:
         The parts that are to be done.
@@ -64,7 +64,7 @@ def start(mapper: Mapper, parts: Sequence[Part], out: Path, *, resume: bool) -> 
 
 
 def _about(mapper: Mapper, parts: Sequence[Part]) -> dict[str, object]:
-    """Return what a job is: of its input the names, sizes and times of change."""
+    """Return a description of a job, with the names, sizes and modification times of its input."""
     files = {part.source: os.stat(part.source) for part in parts}
     return {
         "model": mapper.digest,
@@ -78,7 +78,7 @@ def _about(mapper: Mapper, parts: Sequence[Part]) -> dict[str, object]:
 
 
 def run(mapper: Mapper, parts: Sequence[Part], engine: Engine) -> Iterator[Written]:
-    """Do parts, in any order."""
+    """Process the parts, in any order."""
     yield from engine(partial(write_part, mapper), parts)
 
 
@@ -88,7 +88,7 @@ def rows_of(part: Part) -> int:
 
 
 def on_processes(jobs: int) -> Engine:
-    """Return the engine of this machine: `jobs` processes, this one alone if it is one."""
+    """Return the engine of this machine: `jobs` processes, or only this one if `jobs` is 1."""
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:
         if jobs == 1 or len(parts) == 1:
@@ -126,8 +126,8 @@ def _pooled(work: Work, parts: Sequence[Part], jobs: int) -> Iterator[Written]:
 
 
 def _prepare() -> None:
-    """Have this process end when it is told to, without half-written files, and when the one that started it is gone: a
-    killed job leaves nobody behind."""
+    """Make this process end when it is told to, without half-written files, or when the one that started it is gone: a
+    killed job leaves no processes behind."""
     parent = parent_process()
     assert parent is not None
 
@@ -140,5 +140,5 @@ def _prepare() -> None:
         end()
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the first process tells this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the first process tells this one to end
     Thread(target=watch, daemon=True).start()

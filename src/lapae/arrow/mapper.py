@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 CHUNK = 8192
-"""Rows that are worked on at a time, at least: smaller batches are put together."""
+"""Minimum number of rows that are processed at a time: smaller batches are combined."""
 VALUES = 2**19
-"""Values that verbs which fill in work on at a time, if these are more rows: those that lack the same go together."""
+"""Number of values that verbs that fill in missing values process at a time, if this means more rows: rows that lack
+the same values are grouped."""
 WHOLE_CALL = {
     "discoveries": "which rows are discoveries depends on all p-values together: map the verb 'score', collect the "
     "column p_value and apply Benjamini-Hochberg to it (scipy.stats.false_discovery_control)",
@@ -40,7 +41,7 @@ WHOLE_CALL = {
 }
 PREDICTING = ("predictive", "n_samples", "seed")
 _models: dict[tuple[Any, ...], RowModel] = {}
-"""Models of this process."""
+"""Models that this process has loaded."""
 
 
 def mapper(
@@ -57,13 +58,13 @@ def mapper(
     Args:
         run: folder of a run that was trained on a table or a series.
         verb: "score" (anomaly_score, p_value, outlier), "impute", "embed" or "reconstruct".
-        keep: columns of the input to copy into the output, in front: a pyarrow schema, or a mapping from names to
-            pyarrow types. Default none.
-        series: of a run that was trained on a series, columns whose values say which series a row is a step of; () if
-            all rows that come are steps of one.
-        time: column that the steps of a series are put in order of; default the order in which they come.
-        options: of the verb: `false_alarm_rate` and `explain` of "score", `level` of "impute" and "reconstruct"; and
-            `predictive`, `n_samples` and `seed`, by default as the run was trained.
+        keep: columns of the input to copy to the front of the output: a pyarrow schema, or a mapping from names to
+            pyarrow types. Default: none.
+        series: for a run that was trained on a series, the columns that say to which series a row belongs; () if all
+            rows are steps of the same series.
+        time: column by which the steps of a series are sorted; default: the order in which they arrive.
+        options: options of the verb: `false_alarm_rate` and `explain` of "score", `level` of "impute" and
+            "reconstruct"; and `predictive`, `n_samples` and `seed`, by default as the run was trained.
 
     Returns:
         A `Mapper`: call it with an iterable of record batches; `schema` is that of its output.
@@ -93,8 +94,8 @@ class Mapper:
         run: folder of the run.
         verb: the verb with its options.
         keep: columns of the input that are copied into the output.
-        predicting: how the model predicts, if otherwise than in the run.
-        digest: digest of the file of the model, so that every process uses the same.
+        predicting: how the model predicts, if not as in the run.
+        digest: digest of the model's file, so that every process uses the same model.
         series: which rows are steps of one series; None for a table.
         schema: the columns of the output (pyarrow).
     """
@@ -111,7 +112,7 @@ class Mapper:
     def of(
         cls, run: Path, verb: Verb, keep: Any, predicting: Mapping[str, Any], series: Series | None = None
     ) -> Mapper:
-        """Look at the run: fit its imputer if the verb needs one, and find out the schema of the output."""
+        """Inspect the run: fit its imputer if the verb needs one, and determine the schema of the output."""
         start = cls(run, verb, keep, dict(predicting), _digest(run), series)
         model = start.loaded.model
         kind = model.space.kind
@@ -157,7 +158,7 @@ class Mapper:
         """Map record batches.
 
         Args:
-            batches: pyarrow record batches of one schema, of any sizes; with all rows of each series, in a row.
+            batches: pyarrow record batches of one schema and any size; all rows of a series one after another.
 
         Yields:
             Record batches of `schema`, with the rows in order.
@@ -172,24 +173,24 @@ class Mapper:
         warn_unknown(unknown, "X")
 
     def table(self, table: Any) -> Any:
-        """Map a pyarrow table, as Ray's `map_batches` and Spark's `applyInArrow` hand over. It has all rows of each
+        """Map a pyarrow table, as passed by Ray's `map_batches` and Spark's `applyInArrow`. It has all rows of each
         series, in any order."""
         table = table if self.series is None else self.series.together(table)
         return pa.Table.from_batches(self(table.to_batches()), self.schema)
 
     def frame(self, frame: Any) -> Any:
-        """Map a pandas frame, as Dask's `map_partitions` hands over; the index is kept, but for series."""
+        """Map a pandas frame, as passed by Dask's `map_partitions`; the index is kept, except for series."""
         found = self.table(pa.Table.from_pandas(frame, preserve_index=False)).to_pandas(types_mapper=self._types().get)
         return found.set_axis(frame.index) if self.series is None else found
 
     @property
     def empty_frame(self) -> Any:
-        """A pandas frame of no rows with the columns and types of `frame`: what Dask calls `meta`."""
+        """Return a pandas frame without rows, with the columns and types of `frame`: what Dask calls `meta`."""
         return self.schema.empty_table().to_pandas(types_mapper=self._types().get)
 
     @staticmethod
     def _types() -> dict[Any, Any]:
-        """Types that pandas would choose by whether values are missing: such a choice would depend on the partition."""
+        """Types that pandas would choose depending on missing values, so that the choice would vary by partition."""
         import pandas as pd
 
         return {pa.bool_(): pd.BooleanDtype(), pa.int64(): pd.Int64Dtype()}
@@ -215,7 +216,7 @@ class Mapper:
     def _codes(
         self, batch: Any, unknown: dict[str, set[str]], words: dict[tuple[int, int], str]
     ) -> tuple[Any, list[Any]]:
-        """Return the features of a batch as codes (n, F), and as they came."""
+        """Return the features of a batch as codes (n, F), and in their original form."""
         model = self.loaded.model
         columns = model.space.numbered
         x = codes_of(batch, columns, "X", unknown, words)
@@ -257,7 +258,7 @@ def _column(batch: Any, wanted: Any) -> Any:
 
 
 def _chunks(batches: Iterable[Any], values: int = 0) -> Iterator[Any]:
-    """Yield record batches of at most `CHUNK` rows, or as many as have `values` values, small ones put together."""
+    """Yield record batches of at most `CHUNK` rows, or as many as have `values` values; small ones are combined."""
     held: list[Any] = []
     n = 0
     for batch in batches:

@@ -21,7 +21,7 @@ from lapae.runs.files import make_folder, whole
 from lapae.space import Space
 
 PART_ROWS = 2**20
-"""Rows of a part of a large Parquet file, at least; it ends with a row group."""
+"""Minimum number of rows in a part of a large Parquet file; a part ends with a row group."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Written:
 
 
 def parts_of(files: Sequence[Path], out: Path, *, series: bool = False) -> list[Part]:
-    """Divide files into parts; those of series are not divided."""
+    """Divide files into parts; files of series are not divided."""
     root = Path(os.path.commonpath([path.absolute().parent for path in files]))
     found: list[Part] = []
     for path in files:
@@ -81,7 +81,7 @@ def _spans(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def kept_columns(path: Path, space: Space) -> Any:
-    """Return the schema of the columns of a file that are no features, which are copied into the output."""
+    """Return the schema of the columns of a file that are not features, which are copied into the output."""
     reader = TableReader(path, space, any_range=True)
     places = [i for i in range(reader.file.width) if i not in set(reader.features)] if reader.header else []
     if path.suffix.lower() in PARQUET:
@@ -98,7 +98,7 @@ def check_range(path: Path, space: Space) -> None:
 
 
 def read_part(part: Part, space: Space) -> Iterator[Any]:
-    """Yield the rows of a part as record batches, features under the names that the model has for them."""
+    """Yield the rows of a part as record batches, with features under the names that the model has for them."""
     path = Path(part.source)
     if path.suffix.lower() not in PARQUET:
         yield from _csv_batches(path, space)

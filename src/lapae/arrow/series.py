@@ -1,7 +1,7 @@
-"""Series in record batches: what a model of windows says of every step, one whole series at a time.
+"""Series in record batches: results of a model of windows for every step, one whole series at a time.
 
-A step is judged by the windows that hold it, and its adaptive p-value by all steps before it. So the rows of a series
-belong together and in their order; different series may be anywhere.
+A step is judged by the windows that contain it, and its adaptive p-value depends on all steps before it. So the rows of
+a series must be together and in order; the order of different series does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lapae.model import Model
 from lapae.space.series import Fold
 
 AT_ONCE = 2**20
-"""Values of the windows that are worked on at a time."""
+"""Number of values of windows that are processed at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Series:
     """Which rows are steps of one series, and their order.
 
     Attributes:
-        keys: columns whose values name a series; none if all rows are steps of one.
-        time: column that the steps are in order of; default the order in which they come.
+        keys: columns whose values name a series; none if all rows are steps of the same series.
+        time: column by which the steps are sorted; default: the order in which they arrive.
     """
 
     keys: tuple[str, ...]
@@ -130,18 +130,18 @@ def step_fields(verb: Verb, model: Model) -> list[Any]:
 
 
 def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name: str) -> tuple[np.ndarray, list[Any]]:
-    """Return what a verb says of a series.
+    """Return the results of a verb for a series.
 
     Args:
         verb: the verb.
-        model: the trained model, of windows.
+        model: the trained model of windows.
         x: the steps (T, C); NaN is missing.
-        features: the channels as they came, Arrow arrays (T).
-        name: of the series, for messages.
+        features: the channels in their original form, Arrow arrays (T).
+        name: name of the series, for messages.
 
     Returns:
-        Which steps the rows of the output are of, (n,), and Arrow arrays (n) as `step_fields` has them. Nothing is said
-        of a series that is shorter than a window: the arrays are null, or as they came.
+        The steps to which the rows of the output belong, (n,), and Arrow arrays (n) as described by `step_fields`. A
+        series that is shorter than a window has no results: the arrays are null, or unchanged.
     """
     window, n = model.space.shape[0], len(x)
     if n < window:
@@ -206,7 +206,8 @@ def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np
 
 
 def _maker(verb: Verb, model: Model, missing: np.ndarray) -> tuple[Callable[[np.ndarray], Arrays], np.ndarray]:
-    """Return what makes the values of windows, with the ends of intervals, and which of the series' values it makes."""
+    """Return a function that computes values of windows, with ends of intervals, and which of the series' values these
+    are."""
     if isinstance(verb, Reconstruct):
         return lambda windows: model.expected(windows, verb.level), np.ones(missing.shape, bool)
     assert isinstance(verb, Impute)

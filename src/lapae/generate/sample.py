@@ -23,7 +23,7 @@ PER_NUMBER = 10
 MOST_VALUES = 2**23
 """Maximum number of values of held-out rows whose residuals are used."""
 CHAINS = 8
-"""Maximum number of sampled networks that share the samples to be generated."""
+"""Maximum number of sampled networks among which the samples to be generated are divided."""
 
 
 def _chains(method: Method, n: int) -> int:
@@ -39,16 +39,16 @@ def from_codes(
     known: Tensor | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """Decode n samples (n, *shape) from the density of codes: by up to `CHAINS` sampled networks or, with `rows`, by
-    the mean network with residuals of data around it, which include what networks disagree about.
+    """Decode n samples (n, *shape) from the density of codes: with up to `CHAINS` sampled networks or, given `rows`, by
+    the mean network and residuals of data around it, which include the differences between networks.
 
     Args:
         method: the trained method.
         codes: codes of training samples and their density.
         n: number of samples.
         rows: held-out samples (R, *shape), NaN where missing: generated samples are as far from their decoded means as
-            these are. Default: generated samples are the means expected at their codes.
-        known: training samples, whose residuals are used too, scaled to the size of those of `rows`.
+            these are. Default: generated samples are the decoded means.
+        known: training samples, whose residuals are used, too, scaled to the size of those of `rows`.
         seed: seed of codes, networks and noise.
     """
     if n < 1:
@@ -65,7 +65,7 @@ def from_codes(
             bank = torch.cat([part * (size[0] / theirs) for part, theirs in zip(held, size, strict=True)])
             bank, trend = _by_code(bank, torch.cat([theirs for _, theirs in given]), z)
             return _as_far(likelihood, draws.decode(z[None]), bank, trend, generator).cpu()
-    # members of an ensemble have a latent space each: that of the first
+    # each member of an ensemble has its own latent space: use that of the first
     seeds = draw_seeds(seed, _chains(method, n)) if method.shared_codes else []
     made = []
     with evaluating(method, n // max(len(seeds), 1)):
@@ -93,7 +93,7 @@ def _residual(likelihood: Likelihood, output: Output, rows: Tensor, generator: t
 def _by_code(residuals: Tensor, codes: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Return residuals (R, *shape) minus their linear regression on codes, and the regression at z (B, …).
 
-    A network that reconstructs a column too flat, or lets a constant vary, has residuals that make up for it.
+    If a network reconstructs a column with too little variation, or a constant with some, residuals make up for it.
     """
     center = codes.flatten(1).mean(0)
     theirs, ours = codes.flatten(1) - center, z.flatten(1) - center
@@ -111,9 +111,9 @@ def _by_code(residuals: Tensor, codes: Tensor, z: Tensor) -> tuple[Tensor, Tenso
 def _as_far(likelihood: Likelihood, output: Output, bank: Tensor, trend: Tensor, generator: torch.Generator) -> Tensor:
     """Return samples (B, *shape): `output` plus `trend` (B, *shape) plus residuals drawn from `bank` (R, *shape).
 
-    The residuals of a row are used together, as columns depend on each other. As few rows do not tell all of their
-    dependence, a share of the noise, and that of missing values, is from another row for each feature; features
-    without a residual get their noise from the likelihood.
+    The residuals of a row are used together, as columns depend on each other. As few rows do not show all of this
+    dependence, a share of the noise, and the noise of missing values, is drawn from another row for each feature;
+    features without a residual get their noise from the likelihood.
     """
     ours, at = _around(likelihood, output), output.loc[0]
     alone = bank.gather(0, torch.randint(len(bank), at.shape, generator=generator, device=at.device))

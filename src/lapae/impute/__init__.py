@@ -4,7 +4,7 @@
 |------------------|---------------------------------------|-------------------------------------------------------|
 | NeighbourImputer | tables of up to 128 features          | similar rows, weighted by copula and network          |
 | NetworkImputer   | wider tables                          | the network, which was trained with hidden values     |
-| ChainImputer     | tables, if the network was not        | the network's own reconstruction, iterated            |
+| ChainImputer     | tables without such a network         | the network's own reconstruction, iterated            |
 | RecallImputer    | images, series, arrays                | training codes whose samples match the observed part  |
 
 The effect of their constants is measured in benchmarks/imputation.md.

@@ -39,30 +39,30 @@ Guess = Callable[[Tensor], Tensor]
 """Rows (n, D), NaN where missing -> what the network expects of all of their values."""
 
 MOST_DONORS = 4000
-"""Rows to take values from, at most."""
+"""Maximum number of rows to take values from."""
 STEPS = 200
 RATE = 0.05
 QUERIES, CANDIDATES = 1024, 512
-"""Values whose donors are looked for in a step, about, and candidates for them."""
+"""Approximate number of values per step whose donors are searched, and number of candidates for them."""
 MASKS = 6
-"""Ways to hide values that training has at hand."""
+"""Number of ways to hide values that are prepared for training."""
 PARTS = 5
-"""Parts of the columns that are hidden one after the other to know what the network expects of donors' values."""
+"""Number of parts of the columns that are hidden in turn to find what the network expects for donors' values."""
 PENALTY = 1e-3
 CHUNK, MOST_CHUNK, VALUES = 64, 1024, 4e6
-"""Rows that are weighed together, at least and at most, and numbers of theirs at a time."""
+"""Minimum and maximum number of rows that are weighted together, and their maximum number of values."""
 AT_ONCE = 2**16
-"""Weights at a time: more do not fit into the cache of a core."""
+"""Number of weights at a time: more do not fit into the cache of a core."""
 DISTINCT, SPIKE = 0.5, 0.05
-"""Share of a column's values that differ, from which it is continuous, and that of one value above which it is not: its
-draws may lie between the donors' values."""
+"""A column is continuous, so that its draws may lie between the donors' values, if at least this share of its values
+are distinct and no single value is more frequent than the second share."""
 POPULATIONS = 20
-"""Populations that completions are drawn from in turn."""
+"""Number of populations from which completions are drawn in turn."""
 WORK = 6e7
-"""Multiply-adds above which their copulas are fitted to scores that are filled in already."""
+"""Multiply-adds above which their copulas are fitted to scores that are already filled in."""
 UPTO = torch.special.ndtr(SCORES).tolist()
 GAINS = 2e6
-"""Gains of a population at a time, about."""
+"""Approximate number of gains of a population at a time."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A Gaussian of D columns, fitted to rows with missing values by expectation maximisation.
 
-It says what is expected of the missing values of a row, given the others.
+It gives the expectation of the missing values of a row, given the others.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor
 
 ROUNDS, ANEW = 30, 8
-"""Rounds of expectation maximisation from nothing, and from the Gaussian of rows with other weights, at most."""
+"""Maximum number of rounds of expectation maximisation, from scratch and from the Gaussian for other row weights."""
 SETTLED = 2e-3
-"""Change of the covariance in a round below which there is no further one."""
+"""Change of the covariance in a round below which the fit has converged."""
 SHRINK, ENOUGH = 0.02, 20
-"""Share of its variance that is added to each column, as few rows say little about many correlations; with more rows
-per column than `ENOUGH` the share falls in proportion."""
+"""Share of its variance that is added to each column, as few rows say little about many correlations. If there are more
+than `ENOUGH` rows per column, the share falls in proportion."""
 WORK = 4e8
-"""Multiply-adds of a round, about: in wide tables some rows serve for all."""
+"""Approximate number of multiply-adds of a round: in wide tables only some of the rows are used."""
 CHUNK = 256
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Missing values of B rows of D columns, given the others: k of them, as many as a row lacks at most.
+    """Missing values of B rows of D columns, given the others; k is the maximum number that a row lacks.
 
     Attributes:
-        index: the columns that a row lacks, in order, and then any others, (B, k).
+        index: the columns that a row lacks, in order, padded with other columns, (B, k).
         there: whether a row lacks them, (B, k).
-        gain: what is missing is expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D).
-        root: Cholesky factors of the precision of what is missing, (B, k, k).
+        gain: missing values are expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D).
+        root: Cholesky factors of the precision of the missing values, (B, k, k).
     """
 
     index: Tensor
@@ -47,27 +47,27 @@ class Hidden:
         return self.there[:, :, None] & self.there[:, None]
 
     def expected(self, gap: Tensor) -> Tensor:
-        """Return how far from the centre missing values are expected (B, k), from the gaps (B, D) of the others."""
+        """Return the expected differences of missing values from the centre (B, k), from the gaps (B, D) of others."""
         return (self.gain @ gap[:, :, None])[..., 0]
 
     def left(self) -> Tensor:
-        """Return the covariance of missing values that is left if the others are known, (B, k, k)."""
+        """Return the covariance of missing values given the others, (B, k, k)."""
         return torch.cholesky_inverse(self.root)
 
     def roots(self) -> tuple[Tensor, Tensor]:
-        """Return Cholesky factors (B, k, k) of the correlations of missing values, given the others of a row, and what
-        makes correlations of their covariances (B, k)."""
+        """Return Cholesky factors (B, k, k) of the correlations of missing values, given the others of a row, and the
+        factors that turn their covariances into correlations (B, k)."""
         left = self.left()
         scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
         eye = torch.eye(left.shape[1], dtype=left.dtype)
         return torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye), scale
 
     def put(self, values: Tensor, like: Tensor) -> Tensor:
-        """Return values (B, k) at their columns, (B, D) as `like`; nothing is said of the others."""
+        """Return values (B, k) at their columns, (B, D) as `like`; the other columns are undefined."""
         return torch.zeros_like(like).scatter(1, self.index, values)
 
     def place(self, rows: Tensor, j: int) -> Tensor:
-        """Return where column j is in `index` of some rows (q,), which lack it: (q,)."""
+        """Return the position of column j in `index` for some rows (q,) that lack it: (q,)."""
         return (self.index[rows] == j).to(torch.uint8).argmax(1)
 
 
@@ -78,7 +78,7 @@ class Gaussian:
     Attributes:
         center: mean, (D,).
         covariance: covariance, (D, D).
-        n_rows: rows that they were fitted to.
+        n_rows: number of rows that they were fitted to.
     """
 
     center: Tensor
@@ -109,7 +109,7 @@ class Gaussian:
         return found
 
     def _round(self, z: Tensor, weight: Tensor | None = None) -> Self:
-        """One round of expectation maximisation on rows (n, D) with weights (n,), default 1."""
+        """Run one round of expectation maximisation on rows (n, D) with weights (n,), default 1."""
         weight = torch.ones_like(z[:, 0]) if weight is None else weight * (len(z) / weight.sum())
         filled, extra = z.clone(), torch.zeros_like(self.covariance)
         for part, hidden in self._parts(z) if z.isnan().any() else ():
@@ -130,7 +130,7 @@ class Gaussian:
         return torch.linalg.inv(self.covariance.double()).to(self.covariance.dtype)
 
     def hidden(self, z: Tensor) -> Hidden:
-        """Say what rows z (B, D) tell about those that are missing, NaN."""
+        """Return the distributions of the missing values (NaN) of rows z (B, D), given their other values."""
         missing = z.isnan()
         count = missing.sum(1)
         index = missing.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(count.max()))]
@@ -147,7 +147,7 @@ class Gaussian:
             yield part, self.hidden(z[part])
 
     def _expected(self, z: Tensor, hidden: Hidden) -> Tensor:
-        """Return rows (B, D) of a part with what is expected in place of missing ones."""
+        """Return rows (B, D) of a part with expected values in place of missing ones."""
         missing = z.isnan()
         gap = torch.where(missing, 0.0, z - self.center)
         return torch.where(missing, hidden.put(self.center[hidden.index] + hidden.expected(gap), z), z)
@@ -165,8 +165,8 @@ class Gaussian:
         return out
 
     def noise(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n standard normal numbers (n, N, D) for each value of z (N, D), those of a row correlated as its missing
-        values are, given the others."""
+        """Draw n standard normal numbers (n, N, D) for each value of z (N, D). Those of a row are correlated like its
+        missing values, given the others."""
         out = z.new_empty(n, *z.shape)
         for part, hidden in self._parts(z):
             normal = torch.randn(*z[part].shape, n, generator=generator, dtype=z.dtype)

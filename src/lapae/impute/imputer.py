@@ -1,15 +1,16 @@
-"""What every imputer does: the best guess of missing values, completions, and prediction intervals that hold.
+"""The protocol of all imputers: the best guess of missing values, completions, and calibrated prediction intervals.
 
-An imputer is fitted once, to values that were hidden from the network, and saved with the model. How wide its intervals
-are depends on how much a row lacks: for tables one radius is kept for rows that lack up to 1, 2, 4, … columns; images
-and series are compared with held-out samples that lack the same values.
+An imputer is fitted once, to values that were hidden from the network, and saved with the model. The width of its
+intervals depends on how much a row lacks: for tables one radius is kept for rows that lack up to 1, 2, 4, … columns;
+images and series are compared with held-out samples that lack the same values.
 
-The ends of an interval are scores of the distribution of a missing value (`lapae.impute.spread`). That of a table's
-value reaches further to the side where values lie further from their guess: with the standard deviation d, and the
-share u of the squared deviation that lies above the guess, r · d · sqrt(2 (1 - u)) down and r · d · sqrt(2 u) up; of
-values from donors it has the shape of these. The conformal radius r is that of held-out values, one for both ends or,
-with donors, one for each. Levels of a category have no distances: the radius is the quantile of 1 - p of what was
-hidden, with p its probability, and levels that are as probable are in the set (Sadinle et al. 2019).
+The ends of an interval are scores of the distribution of a missing value (`lapae.impute.spread`). For a value of a
+table the interval extends further to the side where values lie further from their guess: with the standard deviation d
+and the share u of the squared deviation that lies above the guess, it extends by r · d · sqrt(2 (1 - u)) downward and
+by r · d · sqrt(2 u) upward; for values from donors it has the shape of the donors' distribution. The conformal radius r
+is that of held-out values, one for both ends or, with donors, one for each. Levels of a category have no distances: the
+radius is the quantile of 1 - p, with p the probability of the level that was hidden, and all levels that are at least
+as probable are in the set (Sadinle et al. 2019).
 """
 
 from __future__ import annotations
@@ -35,21 +36,22 @@ from lapae.score.latent_codes import LatentCodes
 from lapae.space import Space
 
 COPIES = 2000
-"""Rows of a table to hide values of; fewer are hidden several times over."""
+"""Number of rows of a table in which values are hidden; if there are fewer rows, each is used several times."""
 HIDDEN, OF_COLUMN = 20_000, 150
-"""Values of a table that are hidden, from which on fewer copies do, if this many of each column are hidden."""
+"""Fewer copies suffice if this number of values is hidden in total, and the second number in each column."""
 ITERATED = 32
-"""Samples of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
+"""Number of samples of other kinds in which values are hidden: filling them in takes many passes, and each has many
+values."""
 LEAST_SIDE = 0.04
-"""Smallest share of the squared deviation of values that is taken to lie to one side of the guess."""
+"""Smallest share of the squared deviation of values that is assumed to lie to one side of the guess."""
 PRIOR = 10.0
-"""Weight, in values, of no skew in the share of a column."""
+"""Weight, in values, of a prior without skew in the share of a column."""
 MOST_SIZES = 6
-"""Numbers of missing columns for which a radius is kept, at most: those of a table of 32 columns."""
+"""Maximum number of spans of missing columns for which a radius is kept: those of a table of 32 columns."""
 
 
 AT_ONCE = 2**15
-"""Values of a table whose distributions are held at a time."""
+"""Number of values of a table whose distributions are in memory at a time."""
 Sides = tuple[Radius, Radius]
 """Radii of intervals, downward and upward."""
 Kinds = tuple[tuple[str, int, int], ...]
@@ -58,12 +60,12 @@ Kinds = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Trained:
-    """The trained network that an imputer asks.
+    """The trained network that an imputer uses.
 
     Attributes:
         method: the trained method.
-        predict: predictions of samples (n, *model_shape) in the way that the model predicts. If `variance` is given,
-            their variances are 0.
+        predict: returns predictions of samples (n, *model_shape), as the model predicts. If `variance` is given, their
+            variances are 0.
         space: what the data are.
         codes: codes of training samples.
         seed: seed of networks and noise.
@@ -80,7 +82,7 @@ class Trained:
 
     @property
     def groups(self) -> tuple[Tensor, Tensor]:
-        """The column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
+        """The column of each feature (D,), and whether that column is a category or a boolean (D,)."""
         return columns(self.space.parts, self.space.model_shape[0])
 
     @property
@@ -97,8 +99,8 @@ class ImputerRows:
 
     Attributes:
         train: training rows in the model's space, NaN where missing, (n, *features).
-        valid: rows to hide values of and to learn from how far guesses are off, (m, *features).
-        scarce: whether these are too few for deviations that fall with what the model calls ignorance.
+        valid: rows in which values are hidden to learn the errors of guesses, (m, *features).
+        scarce: whether these are too few to let deviations decrease with the uncertainty of the model.
     """
 
     train: Tensor
@@ -111,11 +113,11 @@ class Imputer(ABC):
     """Best guesses, completions and intervals of missing values.
 
     Attributes:
-        deviation: standard deviation of values that are missing from their best guess.
+        deviation: standard deviation of missing values around their best guess.
         radii: radii of the intervals of a table, downward and upward, by the number of columns that a row lacks
             (`sizes`), (2, S, L, *features); None for other data.
         upper: share of the squared deviation of values from their guess that lies above it, (*features); None for data
-            that are no table, and for values from donors.
+            other than tables, and for values from donors.
     """
 
     deviation: Deviation
@@ -138,19 +140,19 @@ class Imputer(ABC):
         shape: bool = False,
         asked: Tensor | None = None,
     ) -> Prediction:
-        """Predict samples with the best guess of what is missing.
+        """Predict samples with the best guess of missing values.
 
         Args:
             trained: the trained network.
             x: samples (n, *model_shape); NaN is missing.
-            held: whether they were held out of training: then they are not filled in from themselves.
-            whole: x before values were hidden, from which these are not to be filled in either.
-            shape: whether the shapes of distributions are wanted, too.
-            asked: the missing values that are wanted, like x; default all. Others may be what the network says.
+            held: whether they were held out of training, so that they must not be filled in from themselves.
+            whole: x before values were hidden; it must not be used to fill them in either.
+            shape: whether to return the shapes of distributions, too.
+            asked: the missing values to fill in, like x; default: all. Others may be the output of the network.
 
         Returns:
-            A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; where these are medians, `x_average` has
-            the means. `x_points` (n, *model_shape, Q) are quantiles of values with donors, NaN of others.
+            A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; if these are medians, `x_average` has the
+            means. `x_points` (n, *model_shape, Q) are quantiles of values with donors, NaN for others.
         """
 
     @abstractmethod
@@ -174,19 +176,19 @@ class Imputer(ABC):
         whole: Tensor | None = None,
         asked: Tensor | None = None,
     ) -> tuple[Prediction, Tensor, Tensor]:
-        """Predict samples x with the best guess of what is missing, and say how far intervals reach from it.
+        """Predict samples x with the best guess of missing values, and return how far intervals extend from it.
 
         Args:
             trained: the trained network.
             x: samples (n, *model_shape); NaN is missing.
-            level: share of missing values that lie within.
-            held_out: samples to compare with, if the data are no table.
+            level: share of missing values that lie inside.
+            held_out: samples to compare with, if the data are not a table.
             whole: x before values were hidden, as in `guess`.
-            asked: the missing values that are wanted, as in `guess`.
+            asked: the missing values to fill in, as in `guess`.
 
         Returns:
             The prediction, and the reach downward and upward, (n, *model_shape) each. For the features of a category or
-            a boolean of a table both are 1 minus the least probability of a level of the set.
+            a boolean of a table both are 1 minus the smallest probability of a level in the set.
         """
         size = max(1, AT_ONCE // x[0].numel()) if len(x) else 1
         if self.radii is not None and len(x) > size:
@@ -202,11 +204,11 @@ class Imputer(ABC):
             rows = torch.as_tensor(members)
             reach = spread.take(rows).reach(*(torch.from_numpy(radius.at(level)) for radius in radii))
             for of, ends in zip((down, up), reach, strict=True):
-                of[rows] = (ends + 1e-6).to(of.dtype)  # values went in as 32 bits
+                of[rows] = (ends + 1e-6).to(of.dtype)  # values were converted to 32 bits
         return Prediction(found.n_draws, {"x_mean": found.x_mean}), down, up
 
     def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
-        """Return the distributions of missing values; of probabilities of levels, a scale of 1."""
+        """Return the distributions of missing values; for probabilities of levels, a scale of 1."""
         deviation = torch.maximum(self.deviation(found, x), self.least)
         if trained.variance is not None:
             deviation = (deviation.square() + trained.variance(x)).sqrt()
@@ -220,17 +222,17 @@ class Imputer(ABC):
         return Spread(down, up)
 
     def beyond(self, x: Tensor, level: float) -> tuple[Tensor, Tensor] | None:
-        """Return how far intervals of missing values of x (n, *model_shape) may reach beyond the values of the rows,
+        """Return how far intervals of missing values of x (n, *model_shape) may extend beyond the values of the rows,
         downward and upward (n, *model_shape); None if they may not."""
         return None
 
     @property
     def least(self) -> Tensor:
-        """Least standard deviations of values, for their intervals: (*features), or one for all."""
+        """Smallest standard deviations of values for their intervals: (*features), or one for all."""
         return torch.zeros(())
 
     def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Sides]]:
-        """Yield the radii for missing values of x, each with the rows (m,) it is for; none depends on other rows."""
+        """Yield radii for missing values of x, each with the rows (m,) it applies to; none depends on other rows."""
         missing = x.isnan().flatten(1)
         if self.radii is None:
             for members, mask in distinct(missing):
@@ -261,7 +263,7 @@ class Imputer(ABC):
         Args:
             trained: the trained network.
             held_out: held-out rows (m, *features).
-            mask: what to hide of each of n of these rows, (n, *features).
+            mask: the values to hide in each of n of these rows, (n, *features).
             shared: one radius for all features.
         """
         chosen = copies(len(held_out), len(mask))
@@ -290,7 +292,7 @@ class Imputer(ABC):
 
 
 def n_copies(n_columns: int, lacking: float) -> int:
-    """Return how many rows to hide values of, given the mean number of columns that are hidden in a row."""
+    """Return the number of rows in which to hide values, given the mean number of columns that are hidden in a row."""
     return min(COPIES, math.ceil(max(HIDDEN, OF_COLUMN * n_columns) / lacking))
 
 
@@ -302,7 +304,7 @@ def sizes(n_columns: int) -> list[tuple[int, int]]:
 
 
 def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
-    """Return the column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
+    """Return the column of each feature (D,), and whether that column is a category or a boolean (D,)."""
     groups, words = torch.arange(n_features), torch.zeros(n_features, dtype=torch.bool)
     for name, start, stop in parts:
         words[start:stop] = name in ("bernoulli", "categorical")
@@ -312,7 +314,7 @@ def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
 
 
 def share_above(gap: Tensor) -> Tensor:
-    """Return the share (D,) of the squares of `gap` (n, D), NaN where missing, that belongs to positive ones."""
+    """Return the share (D,) of the sum of squares of `gap` (n, D), NaN where missing, that is due to positive ones."""
     square = gap.nan_to_num().square()
     prior = PRIOR * square.sum(0) / (~gap.isnan()).sum(0).clamp_min(1) + 1e-12
     return (torch.where(gap > 0, square, 0.0).sum(0) + prior / 2) / (square.sum(0) + prior)
@@ -324,13 +326,14 @@ def fit_hidden(
     """Fit the standard deviation of values that were hidden from the network, at several shares of hidden values.
 
     Args:
-        complete: predicts rows with the best guess of what is missing.
-        rows: rows to hide values of.
-        n: how many of them, at most.
+        complete: predicts rows with the best guess of missing values.
+        rows: rows in which to hide values.
+        n: maximum number of them.
         table: whether the data are a table.
 
     Returns:
-        The standard deviation, and for a table the share of the squared deviation that lies above, (*features).
+        The standard deviation, and for a table the share of the squared deviation that lies above the guess,
+        (*features).
     """
     generator = torch.Generator().manual_seed(0)
     (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))

@@ -1,12 +1,12 @@
-"""Missing values of rows that lie beyond the data, where no row is alike: as a straight line continues the table.
+"""Missing values of rows that lie beyond the data, where no similar rows exist: linear extrapolation of the table.
 
-A Gaussian of the rows expects the missing values m of a row with observed values o at
+A Gaussian fitted to the rows expects the missing values m of a row with observed values o at
 
     line = mean_m + C_mo C_oo⁻¹ (o - mean_o),    standard deviation² = diag(C_mm - C_mo C_oo⁻¹ C_om).
 
-Rows that are alike tell more where there are any. How far a row is from them says its squared Mahalanobis distance
-r = (o - mean_o)ᵀ C_oo⁻¹ (o - mean_o) / |o|, in units of its mean over held-out rows: the standard deviation of the line
-counts not at all up to r = 1, once at r = 2, and twice from r = 3 on.
+Similar rows are more informative if there are any. How far a row is from them is measured by its squared Mahalanobis
+distance r = (o - mean_o)ᵀ C_oo⁻¹ (o - mean_o) / |o|, in units of its mean over held-out rows: the standard deviation of
+the line counts not at all up to r = 1, once at r = 2, and twice from r = 3 on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lapae.impute.spread import SCORES
 from lapae.predict.deviation import TINY
 
 BEYOND = 0.5
-"""How far the line goes on beyond the values of a column, in ranges of these: one value that is a hundred standard
-deviations off says nothing about the others."""
+"""How far the line continues beyond the values of a column, in units of their range: one value that is a hundred
+standard deviations off says nothing about the others."""
 MOST_TIMES = 2.0
-"""How often its standard deviation counts at most."""
+"""Maximum number of times that its standard deviation counts."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Line:
 
     @classmethod
     def fit(cls, rows: Tensor, held_out: Tensor) -> Line:
-        """Fit to rows (n, D), and distances to held-out ones (m, D) that lack as much as those to come."""
+        """Fit the line to rows (n, D), and the usual distance to held-out ones (m, D) that lack as much as new rows."""
         rows = rows.double()
         low, high = (torch.where(rows.isnan(), end, rows) for end in (torch.inf, -torch.inf))
         low, high = low.min(0).values, high.max(0).values
@@ -54,8 +54,8 @@ class Line:
         return replace(line, usual=line(held_out)[2].mean().clamp_min(TINY))
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where the line goes for missing values of rows x (n, D), its standard deviation as far as it counts
-        (n, D), and the squared distance (n,). Where a value is observed both are 0."""
+        """Return the values of the line for missing values of rows x (n, D), its standard deviation as far as it counts
+        (n, D), and the squared distance (n,). The first two are 0 for observed values."""
         x, missing = x.double(), x.isnan()
         hidden = self.gaussian.hidden(x)
         gap = torch.where(missing, 0.0, torch.clamp(x, self.low, self.high) - self.gaussian.center)
@@ -72,8 +72,8 @@ class Line:
 
 
 def joined(points: Tensor, middle: Tensor, deviation: Tensor) -> Tensor:
-    """Return quantiles (m, Q), at `SCORES`, further out than both those of `points` (m, Q) and those of normal
-    distributions around `middle` (m,) with `deviation` (m,). The median is that of the former."""
+    """Return quantiles (m, Q), at `SCORES`, at least as far out as both those of `points` (m, Q) and those of normal
+    distributions around `middle` (m,) with `deviation` (m,). The median is that of `points`."""
     other = middle[:, None] + deviation[:, None] * SCORES.to(points)
     median = len(SCORES) // 2
     below, above = points[:, :median], points[:, median + 1 :]

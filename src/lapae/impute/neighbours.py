@@ -1,15 +1,16 @@
-"""Missing values of a table from donors, and completions that scatter as values do.
+"""Missing values of a table from donors, and completions that vary as much as the true values.
 
-The donors' distributions may be too narrow, as they were fitted to the training rows. Held-out rows say where values
-that were hidden from them lie in their distributions. Completions are taken at such places (Kuleshov et al. 2018), so
-far as these differ from even ones by more than chance, so that they scatter as values do. Values of a row that are
-missing together are drawn one after the other, each given those before it, so that they go together as the values of
-donors do: on a curve, if these lie on one. Where that would take long they are drawn together, as the copula has it.
+The donors' distributions may be too narrow, as they were fitted to the training rows. Values that were hidden in
+held-out rows show at which places (ranks) true values lie in their distributions. Completions are drawn at such places
+(Kuleshov et al. 2018), as far as these differ from uniform ones by more than chance. Values of a row that are missing
+together are drawn one after the other, each given those before it, so that they are related like the values of donors:
+on a curve, if these lie on one. If that would take too long, they are drawn together, with the copula's correlations.
 
-Where the data end there are no donors, and nothing in those that there are says so. The observed values of a row do: if
-they are further from their reconstructions than those of held-out rows, its missing values are further from their
-guesses, too. Standard deviations are multiplied by the root of the mean square of the former, in units of the latter.
-And distributions reach as far as a straight line through the table expects (`line.py`), which does extrapolate.
+Where the data end there are no similar donors, and the distributions of the others do not show it. The observed values
+of a row do: if they are further from their reconstructions than those of held-out rows, its missing values are further
+from their guesses, too. Standard deviations are multiplied by the root mean square of the row's residuals, in units of
+those of held-out rows. In addition, distributions extend as far as a straight line through the table predicts
+(`line.py`), as a line can extrapolate.
 """
 
 from __future__ import annotations
@@ -32,34 +33,35 @@ from lapae.predict.prediction import Prediction
 from lapae.predict.rows import HIDE, evenly, hide, several
 
 CHANCE = 2.0
-"""Places are uneven as far as they differ from even ones by more than this many times what chance would have it."""
+"""Places count as non-uniform as far as their difference from uniform ones exceeds this multiple of what is expected
+by chance."""
 PLACES = 201
 FEW, SPARSE = 300, 0.2
-"""Number, and share of the rows, of the known values of a column below which its intervals have one width."""
+"""Number of known values of a column, and their share of the rows, below which all its intervals have one width."""
 MOST_FEATURES = 128
-"""Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
-values, and the network's guess serves."""
+"""Maximum number of features of a table that is filled in from donors: wider tables have as many parameters to learn as
+values, and the network's guess is used."""
 CHAINED = 400_000
-"""Numbers of donors times missing values of a row up to which these are drawn one after the other."""
+"""Maximum number of donors times missing values of a row for which these are drawn one after the other."""
 AS_OTHERS = 2.0
-"""Weight, in values, of a row like others in how far its observed values are from their reconstructions."""
+"""Weight, in values, of a prior that the observed values of a row are as far from their reconstructions as usual."""
 MOST_TIMES = 3.0
-"""Bound of the factor that they give, and of its inverse."""
+"""Bound of the resulting factor, and of its inverse."""
 USUAL = 0.25
-"""Weight of the variance of a column beside that of the donors in the scale of a missing value."""
+"""Weight of the variance of a column, next to that of the donors, in the scale of a missing value."""
 
 
 @dataclass(frozen=True)
 class NeighbourImputer(Imputer):
-    """Missing values of a table from rows that are alike.
+    """Missing values of a table from similar rows.
 
     Attributes:
         held: the training rows as donors: held-out rows are filled in from these.
         all: all rows as donors.
         places: quantiles of where values lie in their distributions, (D, `PLACES`).
-        words: whether a feature is that of a category or a boolean, (D,).
+        words: whether a feature belongs to a category or a boolean, (D,).
         residual: mean squared residual of observed values of held-out rows that lack others, (D,).
-        line: what a straight line through the rows expects; None of imputers that were saved before it was kept.
+        line: a straight line through the rows; None for imputers saved by older versions.
     """
 
     held: Donors
@@ -92,7 +94,7 @@ class NeighbourImputer(Imputer):
 
     @property
     def least(self) -> Tensor:
-        """The noise of columns of which few values are known: so few say nothing about where it is smaller."""
+        """Return the noise of columns with few known values, which cannot show where the noise is smaller."""
         known = (~self.all.rows.isnan()).sum(0)
         few = (known < FEW) & (known < SPARSE * len(self.all.rows))
         return torch.where(few, self.deviation.noise, 0.0)
@@ -136,7 +138,7 @@ class NeighbourImputer(Imputer):
         return middle - reach, middle + reach
 
     def farther(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return how far observed values of rows x (n, D) are from their reconstructions, as a factor (n,)."""
+        """Return how far observed values of rows x (n, D) are from their reconstructions, relative to usual: (n,)."""
         known = ~x.isnan()
         ratio = torch.where(known, (x - found.x_mean).square() / (self.residual + TINY), 0.0)
         mean = (AS_OTHERS + ratio.double().sum(1)) / (AS_OTHERS + known.sum(1))
@@ -176,20 +178,20 @@ class NeighbourImputer(Imputer):
         return out
 
     def _placed(self, chance: Tensor) -> Tensor:
-        """Return the places (…, D) in distributions that held-out values are at as often as `chance` (…, D) is even."""
+        """Map uniform numbers `chance` (…, D) to places in distributions that are as frequent in held-out values."""
         index = chance * (PLACES - 1)
         low = index.floor().clamp(0, PLACES - 2)
         below, above = (self._at(low + step) for step in (0, 1))
         return torch.where(self.words, chance, below + (index - low) * (above - below))
 
     def _at(self, index: Tensor) -> Tensor:
-        """Return places at whole numbers (…, D) of their quantiles."""
+        """Return the places at indices (…, D) of their quantiles."""
         flat = index.long() + torch.arange(len(self.places)) * PLACES
         return self.places.reshape(-1)[flat]
 
 
 def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
-    """Whether there are rows and columns enough to fill in from donors, and not too many columns."""
+    """Whether there are enough rows and columns to fill in from donors, and not too many columns."""
     n_features = rows.train.shape[1]
     return int(columns(parts, n_features)[0].max()) > 0 and n_features <= MOST_FEATURES and len(rows.valid) > 0
 
@@ -204,7 +206,7 @@ def _complete(
     shape: bool = False,
     asked: Tensor | None = None,
 ) -> Prediction:
-    """Return predictions of x (n, D) with the donors' medians, means and variances in place of what is missing.
+    """Return predictions of x (n, D) with the donors' medians, means and variances for missing values.
 
     Args:
         donors: rows to fill in from.
@@ -213,7 +215,7 @@ def _complete(
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
         shape: whether to return quantiles of the donors' values, too.
-        asked: the missing values that are wanted, (n, D); default all.
+        asked: the missing values to fill in, (n, D); default: all.
     """
     given = donors.complete(x, found.x_mean, words, own, shape=shape, asked=asked)
     missing = x.isnan()
@@ -229,7 +231,7 @@ def _complete(
 def _quantiles(places: Tensor, count: Tensor) -> Tensor:
     """Return quantiles (D, `PLACES`) of places (n, D), NaN where there are none, of `count` (D,) rows with a value.
 
-    They are even ones, but for what tells those of all features from them, and those of a feature from those of all.
+    Those of all features are shrunk to uniform ones, and those of each feature to those of all.
     """
     levels = torch.linspace(0, 1, PLACES, dtype=places.dtype)
     pooled = places[~places.isnan()]
@@ -241,9 +243,9 @@ def _quantiles(places: Tensor, count: Tensor) -> Tensor:
 
 
 def _beyond_chance(expected: Tensor, found: Tensor, count: Tensor) -> Tensor:
-    """Shrink quantiles `found` (…, Q) of `count` (…) places to `expected` ones (…, Q), as James and Stein do.
+    """Shrink quantiles `found` (…, Q) of `count` (…) places to `expected` ones (…, Q), in the way of James and Stein.
 
-    The mean squared error of the quantiles of even places is 1 / (6 count).
+    The mean squared error of the quantiles of uniform places is 1 / (6 count).
     """
     square = (found - expected).square().mean(-1)
     share = (1 - CHANCE / (6 * count.clamp_min(1) * square).clamp_min(1e-12)).clamp_min(0)

@@ -1,6 +1,6 @@
-"""Missing values from the network alone: in one pass if it was trained with hidden values, else by iteration.
+"""Missing values from the network alone: in one pass if it was trained with hidden values, otherwise by iteration.
 
-Completions scatter as the truth does: each is a network of its own, and noise for what networks do not account for.
+Completions vary as much as the true values: each uses a network of its own, with noise that networks do not explain.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lapae.predict.prediction import Prediction
 from lapae.predict.statistics import expected
 
 STEPS = 5
-"""Encodings and decodings of a chain: by then the missing values agree with the observed ones."""
+"""Number of encodings and decodings of a chain, after which the missing values agree with the observed ones."""
 CHAINS, AVERAGE = 5, 5
-"""Chains behind a best guess, and networks averaged at the end of each."""
+"""Number of chains for a best guess, and of networks averaged at the end of each."""
 
 
 def is_masked(method: Method) -> bool:
@@ -33,7 +33,7 @@ def is_masked(method: Method) -> bool:
 
 @dataclass(frozen=True)
 class NetworkImputer(Imputer):
-    """Missing values as a network that was trained with hidden values expects them."""
+    """Missing values as expected by a network that was trained with hidden values."""
 
     @classmethod
     def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
@@ -59,7 +59,7 @@ class NetworkImputer(Imputer):
         deviation = self.deviation(found, x)
         spread = self.networks(trained, x, n, seed).to(center.dtype) - center
         spread = torch.where(missing, spread - spread.mean(0), 0.0)
-        # Beyond what the calibrated deviation allows networks do not scatter; what they lack is noise.
+        # Networks vary no more than the calibrated deviation allows; noise adds the rest.
         size = spread.square().mean(0).sqrt()
         spread = spread * (deviation / size.clamp_min(1e-12)).clamp_max(1.0)
         left = (deviation.square() - spread.square().mean(0)).clamp_min(0.0).sqrt()
@@ -68,12 +68,12 @@ class NetworkImputer(Imputer):
 
     @classmethod
     def expected(cls, trained: Trained, x: Tensor, seed: int | None = None) -> Prediction:
-        """Predict x (n, *shape); `seed` of the networks of a chain, default that of the model."""
+        """Predict x (n, *shape); `seed` is that of the networks of a chain, default: the model's."""
         return trained.predict(x)
 
     @classmethod
     def networks(cls, trained: Trained, x: Tensor, n: int, seed: int) -> Tensor:
-        """Return what n networks say about x: (n, N, *shape)."""
+        """Return the outputs of n networks for x: (n, N, *shape)."""
         method = trained.method
         weight, seeds = next(method.parameters()), draw_seeds(seed, n_distinct(method, n))
         with evaluating(method, len(seeds) * len(x)):
@@ -85,8 +85,8 @@ class NetworkImputer(Imputer):
 
 @dataclass(frozen=True)
 class ChainImputer(NetworkImputer):
-    """Missing values of a network that was trained without hidden values: its own reconstruction stands in for what is
-    missing until the two agree (the paper's procedure, `lapae.impute.chains`)."""
+    """Missing values from a network that was trained without hidden values: its own reconstruction replaces missing
+    values until the two agree (the paper's procedure, `lapae.impute.chains`)."""
 
     @classmethod
     def expected(cls, trained: Trained, x: Tensor, seed: int | None = None) -> Prediction:

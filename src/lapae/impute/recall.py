@@ -1,13 +1,14 @@
 """Missing values of images and series, recalled from the codes of training samples.
 
-The training codes are taken whose decoded samples are nearest to what is observed; each is refined by encoding and
-decoding while the observed part stays fixed; and each is as probable as its sample is given the observed part, times
+The candidates are the training codes whose decoded samples are nearest to the observed part. Each is refined by
+encoding and decoding while the observed part stays fixed, and weighted by the likelihood of the observed part times
 the density of its code,
 
     log w = -|x - decode(z)|² / (2 scale) + log p(z),        over observed values,
 
-where scale is the noise of held-out residuals, times the number of values that hang together: those of neighbouring
-pixels are not independent, and would let one candidate take all. Completions are draws, their mean is the best guess.
+where scale is the noise of held-out residuals, times the number of values that vary together: neighbouring pixels are
+not independent, and one candidate would otherwise get all the weight. Completions are draws; their mean is the best
+guess.
 
 Shapes: N samples x (N, *shape) in the model's space, R codes kept, J candidates.
 """
@@ -30,12 +31,12 @@ from lapae.predict.rows import evenly
 from lapae.score.latent_codes import BATCH, MOST_VALUES, LatentCodes, expected_samples
 
 KEPT = 2000
-"""Codes to look for the nearest in, at most."""
+"""Maximum number of codes among which the nearest are searched."""
 CANDIDATES = 16
 REFINE = 3
-"""Encodings and decodings of each candidate."""
+"""Number of encodings and decodings of each candidate."""
 TEMPER = 4.0
-"""The scale is this many times that of the residuals: a code fitted to a part says less than one of a whole."""
+"""Factor of the scale of the residuals: a code fitted to a part of a sample is less certain than one of the whole."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class RecallImputer(Imputer):
     """Missing values of images, series and arrays.
 
     Attributes:
-        noise: standard deviation of values around what is decoded, (*features); None for images, which are looked at.
+        noise: standard deviation of values around the decoded ones, (*features); None for images, which are meant to
+            be viewed.
     """
 
     noise: Tensor | None = None
@@ -82,7 +84,7 @@ class RecallImputer(Imputer):
 
 
 def expected(trained: Trained, x: Tensor) -> Prediction:
-    """Predict x (n, *shape) with the mean of what its missing values may be in their place."""
+    """Predict x (n, *shape), with the mean of the possible values in place of missing ones."""
     if not x.isnan().any():
         return trained.predict(x)
     with torch.no_grad():
@@ -95,13 +97,13 @@ def expected(trained: Trained, x: Tensor) -> Prediction:
 
 @torch.no_grad()
 def recall(method: Method, known: LatentCodes, x: Tensor, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Find the codes that the observed part of samples goes with.
+    """Find the codes that match the observed part of samples.
 
     Args:
         method: the trained method.
         known: codes of training samples.
         x: samples (N, *shape); NaN is missing.
-        seed: seed of the choice where nothing is observed.
+        seed: seed of the choice if nothing is observed.
 
     Returns:
         Codes (N, J, *code) and their probabilities (N, J).
@@ -117,7 +119,7 @@ def recall(method: Method, known: LatentCodes, x: Tensor, *, seed: int = 0) -> t
     generator = torch.Generator().manual_seed(seed)
     for part in torch.arange(len(x)).split(max(1, BATCH // n_candidates)):
         square = mask[part] @ made.square().T - 2 * (flat * mask)[part] @ made.T
-        # where nothing is observed all are as near: any will do
+        # if nothing is observed, all are equally near: any will do
         square = square + 1e-3 * known.scale * torch.rand(square.shape, generator=generator)
         z = codes[square.topk(n_candidates, largest=False).indices].flatten(0, 1)
         given, there = (t[part].repeat_interleave(n_candidates, 0) for t in (values, seen))

@@ -1,10 +1,11 @@
-"""Distributions of missing values: how far a value lies out in its own, and how far out intervals end.
+"""Distributions of missing values: how far out a value lies in its distribution, and how far out intervals end.
 
-Of most imputers it is a normal one with a standard deviation for either side. That of a value with donors has the shape
-of the donors' values: their weighted quantiles, moved away from their median until the scale is the learned standard
-deviation, if it is smaller than that, each a normal kernel of a share of it. They are never moved together: if donors
-differ widely, as the best predictor of the value is missing too, so may the value. So it is as skewed, bounded or split
-in two as the values that rows alike have, and as wide as held-out values say.
+For most imputers this is a normal distribution with one standard deviation for each side. The distribution of a value
+with donors has the shape of the donors' values: their weighted quantiles, each smoothed by a normal kernel whose width
+is a share of the learned standard deviation. If their scale is smaller than the learned standard deviation, they are
+moved away from the median until it is not. They are never moved closer together: if donors differ widely, because the
+best predictor of the value is missing too, the value may differ as widely. So the distribution is as skewed, bounded or
+bimodal as the values of similar rows, and as wide as held-out values show.
 
 A value is measured by its normal score, the z with F(value) = Φ(z). Conformal radii are quantiles of the scores of
 hidden values (distributional conformal prediction, Chernozhukov, Wüthrich & Zhu 2021), and intervals end where the
@@ -19,13 +20,13 @@ import torch
 from torch import Tensor
 
 SCORES = torch.linspace(-2.6, 2.6, 27, dtype=torch.float64)
-"""Normal scores of the quantiles that tell the shape of a distribution."""
+"""Normal scores of the quantiles that describe the shape of a distribution."""
 KERNEL = 0.3
 """Standard deviation of the kernels, as a share of the learned one."""
 WIDER = 3.0
-"""How far donors' values are moved apart at most, as a factor."""
+"""Maximum factor by which donors' values are moved apart."""
 EDGE = 4.0
-"""Standard deviations of the kernel beyond the last quantile from which on scores grow linearly."""
+"""Number of standard deviations of the kernel beyond the last quantile from which on scores grow linearly."""
 HALVINGS = 40
 _ENDS = (SCORES[1:] + SCORES[:-1]) / 2
 _UPTO = torch.cat([torch.zeros(1), torch.special.ndtr(_ENDS), torch.ones(1)])
@@ -38,7 +39,7 @@ class Spread:
 
     Attributes:
         down: standard deviations below the best guess, (n, *features).
-        up: those above it.
+        up: standard deviations above it, (n, *features).
         shaped: which of them have a shape of their own, (n, *features); None if none has.
         points: quantiles of these m distributions, minus the best guess, (m, Q).
     """
@@ -57,7 +58,7 @@ class Spread:
         return Spread(self.down[rows], self.up[rows], shaped, self.points[place[shaped]])
 
     def score(self, gap: Tensor) -> Tensor:
-        """Return the normal scores of values at gaps (n, *features) from their best guesses; NaN where these are."""
+        """Return the normal scores of values at gaps (n, *features) from their best guesses; NaN where gaps are NaN."""
         out = gap / torch.where(gap < 0, self.down, self.up)
         if self.shaped is not None and self.points is not None:
             known = self.shaped & ~gap.isnan()
@@ -65,7 +66,7 @@ class Spread:
         return out
 
     def reach(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how far below and above the best guesses values have the scores -low and high (*features)."""
+        """Return how far below and above the best guesses the scores are -low and high (*features)."""
         down, up = self.down.double() * low, self.up.double() * high
         if self.shaped is not None and self.points is not None:
             width = (KERNEL * self.up[self.shaped]).repeat(2)
@@ -76,7 +77,7 @@ class Spread:
 
 
 def scaled(points: Tensor, variance: Tensor, deviation: Tensor) -> Tensor:
-    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart to deviations (m,) that
+    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart if the deviations (m,)
     are larger."""
     return points * (deviation / variance.sqrt()).clamp(1.0, WIDER)[:, None]
 

@@ -1,6 +1,6 @@
 """Distributions of weighted values: their order, their quantiles, and values between.
 
-Shapes: q distributions, of the weights (q, r) of r values each; values are (q, r), or (1, r) where all have the same.
+Shapes: q distributions with weights (q, r) of r values each; values are (q, r), or (1, r) if all share them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def in_order(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-    """Return where sums of weights `wanted` (q, n) lie in distributions that are even between middles of values.
+    """Return the quantiles at sums of weights `wanted` (q, n), of distributions that are uniform between midpoints.
 
-    These have the values `ordered` (q, r), with sums of weights `total` (q, r) up to each; `chosen` (q, n) is the value
-    where `wanted` is reached.
+    The midpoints are those between the values `ordered` (q, r), with sums of weights `total` (q, r) up to each;
+    `chosen` (q, n) is the index of the value at which `wanted` is reached.
     """
     middles = torch.cat([ordered[:, :1], (ordered[:, 1:] + ordered[:, :-1]) / 2, ordered[:, -1:]], 1)
     upto = total.gather(1, chosen)
@@ -34,7 +34,7 @@ def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> T
 
 def weighted_moments(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (q,) of values (q, r) or (1, r) with weights (q, r) of sum 1."""
-    center = values.mean(1, keepdim=True)  # or large means would cancel
+    center = values.mean(1, keepdim=True)  # large means would cancel otherwise
     gap = values - center
     if len(gap) == 1:
         first, second = (weight @ torch.stack([gap[0], gap[0].square()], 1)).unbind(1)

@@ -1,8 +1,9 @@
-"""The one value that makes a row of a table unusual: which it is, what was expected there, and that it was never seen.
+"""The one value that makes a row of a table unusual: which it is, what was expected there, and whether it is new.
 
-What contributes most to an anomaly score need not be unusual by itself: a payment in cash is one among neighbours that
-are odd for other reasons. A reason is a value that differs from what the other values of the row say: the first such of
-those that contribute most; else the first number among them, and of words that are as expected none.
+The value that contributes most to an anomaly score need not be unusual itself: a payment in cash may contribute because
+similar rows are unusual for other reasons. A reason is a value that differs from what the other values of the row
+imply: the first such value among those that contribute most. If there is none, it is the first number among them; words
+that are as expected are never a reason.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from lapae.space.columns import UNSEEN
 from lapae.space.frames import cells
 
 TRIED = 3
-"""Values of a row that are looked at, at most."""
+"""Maximum number of values of a row that are examined."""
 LEAST = 0.05
-"""Share of the anomaly score that a value has at least that is looked at after the first."""
+"""Minimum share of the anomaly score of a value, other than the first, that is examined."""
 SHOWN = 5
-"""Levels named beside one that was never seen, at most."""
+"""Maximum number of known levels named next to one that was never seen."""
 REASONS = ("value", "feature", "share", "expected", "low", "high")
 Expected = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
-"""Rows (r,), and a column of each (r,) -> what was expected there and the ends of its interval, (r,) each."""
+"""Rows (r,), and a column of each (r,) -> expected value there and the ends of its interval, (r,) each."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Reasons:
         feature: its column, (n,), -1 if no single value is unusual.
         share: its share of the anomaly score, (n,).
         value: its code, (n,).
-        expected: code that was expected, (n,), NaN where there is none; `low` and `high` are the ends of its interval.
+        expected: expected code, (n,), NaN if there is none; `low` and `high` are the ends of its interval.
     """
 
     feature: np.ndarray
@@ -48,10 +49,10 @@ class Reasons:
     high: np.ndarray
 
     def texts(self, columns: Sequence[Column], unseen: Mapping[tuple[int, int], str]) -> dict[str, list[str]]:
-        """Return `REASONS` but for the share as the columns are written, empty where there is none.
+        """Return `REASONS` except the share, as the columns are written; empty if there is no reason.
 
         Args:
-            columns: of the table.
+            columns: columns of the table.
             unseen: levels that were never seen, by row and column.
         """
         found = {name: [""] * len(self.feature) for name in REASONS if name != "share"}
@@ -72,10 +73,10 @@ def choose_reasons(columns: Sequence[Column], coded: np.ndarray, part: np.ndarra
     """Choose the value that makes each row unusual.
 
     Args:
-        columns: of the table, (F,).
+        columns: columns of the table, (F,).
         coded: rows as codes (n, F).
-        part: what each value adds to the anomaly score of its row, (n, F), at least 0.
-        expected_of: says what was expected.
+        part: contribution of each value to the anomaly score of its row, (n, F), at least 0.
+        expected_of: returns what was expected.
     """
     n, f = part.shape
     part = np.nan_to_num(part)
@@ -107,7 +108,7 @@ def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | Non
     Args:
         model: the model.
         coded: rows as codes (n, F).
-        contribution: what `Model.explain` says of them, if that is known already.
+        contribution: result of `Model.explain` for them, if already known.
     """
     part = model.explain(coded) if contribution is None else contribution
 
@@ -123,8 +124,8 @@ def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | Non
 
 
 def _of_two(model: Model, coded: np.ndarray, found: Reasons, marked: np.ndarray) -> Reasons:
-    """Choose between two values that contradict each other, of which one determines the other: a reason is the one
-    without which the row is less unusual, when what was expected is in its place."""
+    """Choose between two values that contradict each other, of which one determines the other: the reason is the value
+    whose replacement by the expected one makes the row less unusual."""
     columns = model.space.numbered
     places = {column.name: i for i, column in enumerate(columns)}
     implied = model.space.implied(model.space.known(coded))
@@ -151,7 +152,7 @@ def _of_two(model: Model, coded: np.ndarray, found: Reasons, marked: np.ndarray)
 
 
 def never_seen(model: Model, coded: np.ndarray, words: Mapping[tuple[int, int], str]) -> list[str]:
-    """Return a sentence for each row about levels that no row has had; empty if there are none.
+    """Return a sentence for each row about levels that no training row has; empty if there are none.
 
     Args:
         model: the model.
