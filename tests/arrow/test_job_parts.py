@@ -175,8 +175,51 @@ def test_rows_that_do_not_fit_are_named_with_their_file_and_leave_no_part(runs, 
         glob = str(tmp_path / "?.parquet")
         assert main(["score", str(runs / "online"), glob, "--out", str(out), "--jobs", jobs]) == 2
         assert f"{tmp_path / 'b.parquet'}: has no column 'age'" in capsys.readouterr().err
-        assert not (out / "b.parquet").exists()
-        assert not list(out.glob(".*"))
+        assert not out.exists()
+
+
+def test_cells_that_do_not_fit_are_named_with_their_file_and_leave_no_part(runs, tmp_path, capsys):
+    people(30, 1).to_parquet(tmp_path / "a.parquet", index=False)
+    people(30, 1).assign(age="old").to_parquet(tmp_path / "b.parquet", index=False)
+    out = tmp_path / "out"
+    assert main(["score", str(runs / "online"), str(tmp_path / "?.parquet"), "--out", str(out)]) == 2
+    assert f"{tmp_path / 'b.parquet'}: row 0 of the batch (from 0), column 'age': 'old'" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir() if path.name != job.JOB] == ["a.parquet"]
+
+
+def test_copied_columns_are_those_of_all_files(runs, tmp_path):
+    rows = people(30, 1).drop(columns="id")
+    tables = {
+        "a": rows.assign(id=range(30), count=None, size=1, note="seen"),
+        "b": rows.assign(id=[f"u{i}" for i in range(30)], count=7, size=0.5),
+        "c": rows.assign(count=8, size=2, late=True),
+    }
+    for name, table in tables.items():
+        table.to_parquet(tmp_path / f"{name}.parquet", index=False)
+    out = tmp_path / "out"
+    for jobs in ("1", "2"):
+        out = tmp_path / f"out{jobs}"
+        glob = str(tmp_path / "?.parquet")
+        assert main(["score", str(runs / "online"), glob, "--out", str(out), "--jobs", jobs]) == 0
+    assert content(tmp_path / "out1") == content(tmp_path / "out2")
+    found = {name: pq.read_table(out / f"{name}.parquet") for name in tables}
+    assert {str(table.schema) for table in found.values()} == {str(found["a"].schema)}
+    first = {name: table.slice(0, 1).to_pylist()[0] for name, table in found.items()}
+    names = ("id", "count", "size", "note", "late")
+    assert [first["a"][name] for name in names] == ["0", None, 1, "seen", None]
+    assert [first["b"][name] for name in names] == ["u0", 7, 0.5, None, None]
+    assert [first["c"][name] for name in names] == [None, 8, 2, None, True]
+    alone = lapae.mapper(runs / "online").table(pq.read_table(tmp_path / "c.parquet"))
+    assert found["c"].select(alone.column_names).to_pylist() == alone.to_pylist()
+
+
+def test_copied_columns_that_no_type_holds_stop_a_job_before_it_begins(runs, tmp_path, capsys):
+    people(30, 1).assign(note="a").to_parquet(tmp_path / "a.parquet", index=False)
+    people(30, 1).assign(note=[[1]] * 30).to_parquet(tmp_path / "b.parquet", index=False)
+    out = tmp_path / "out"
+    assert main(["score", str(runs / "online"), str(tmp_path / "?.parquet"), "--out", str(out)]) == 2
+    assert f"{tmp_path / 'b.parquet'}: column 'note' is of type list" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_two_files_of_one_name_are_refused(runs, tables, tmp_path, capsys):

@@ -253,7 +253,7 @@ def _column(batch: Any, wanted: Any) -> Any:
     array = batch.column(place)
     try:
         return array if array.type == wanted.type else array.cast(wanted.type)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(f"X: column {wanted.name!r} of type {array.type} is not {wanted.type} ({error})") from None
 
 

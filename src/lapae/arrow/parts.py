@@ -80,16 +80,49 @@ def _spans(path: Path) -> Iterator[tuple[int, int]]:
         yield start, about.num_row_groups
 
 
-def kept_columns(path: Path, space: Space) -> Any:
-    """Return the schema of the columns of a file that are not features, which are copied into the output."""
+def kept_columns(files: Sequence[Path], space: Space) -> Any:
+    """Return the schema of the columns that are not features, which are copied into the output.
+
+    All files are looked at, so that one that cannot be read stops a job before anything is written. A column is there
+    if one file has it; its values are null for the others. Where its types differ, it gets one that holds them all.
+    """
+    found: dict[str, tuple[Any, Path]] = {}
+    for path in files:
+        for each in _others(path, space):
+            if each.name not in found:
+                found[each.name] = each, path
+                continue
+            known, first = found[each.name]
+            common = _common(known.type, each.type)
+            if common is None:
+                raise DataError(
+                    f"{path}: column {each.name!r} is of type {each.type}, in {first} of type {known.type}: give it "
+                    "one type in all files, or leave it out of them"
+                )
+            found[each.name] = pa.field(each.name, common), first
+    return pa.schema([each for each, _ in found.values()])
+
+
+def _others(path: Path, space: Space) -> list[Any]:
+    """Return the columns of a file that are not features, as fields."""
     reader = TableReader(path, space, any_range=True)
     places = [i for i in range(reader.file.width) if i not in set(reader.features)] if reader.header else []
-    if path.suffix.lower() in PARQUET:
-        schema = _opened(path).schema_arrow
-        return pa.schema(
-            [schema.field(place) for place in places if not schema.field(place).name.startswith("__index")]
-        )
-    return pa.schema([pa.field(reader.names[place], pa.string()) for place in places])
+    if path.suffix.lower() not in PARQUET:
+        return [pa.field(reader.names[place], pa.string()) for place in places]
+    schema = _opened(path).schema_arrow
+    return [schema.field(place) for place in places if not schema.field(place).name.startswith("__index")]
+
+
+def _common(a: Any, b: Any) -> Any:
+    """Return the type that holds values of both types, text if nothing else does; None if values have no text."""
+    if a == b:
+        return a
+    try:
+        both = pa.unify_schemas([pa.schema({"": a}), pa.schema({"": b})], promote_options="permissive")
+        return both.field(0).type
+    except pa.ArrowException:
+        nested = pa.types.is_nested(a) or pa.types.is_nested(b)
+        return None if nested else pa.string()
 
 
 def check_range(path: Path, space: Space) -> None:
@@ -97,8 +130,17 @@ def check_range(path: Path, space: Space) -> None:
     next(iter(TableReader(path, space).blocks(lambda done: None)), None)
 
 
-def read_part(part: Part, space: Space) -> Iterator[Any]:
-    """Yield the rows of a part as record batches, with features under the names that the model has for them."""
+def read_part(part: Part, space: Space, keep: Any) -> Iterator[Any]:
+    """Yield the rows of a part as record batches, with features under the names that the model has for them;
+    columns of `keep` that the file does not have are null."""
+    for batch in _batches(part, space):
+        for each in keep:
+            if each.name not in batch.schema.names:
+                batch = batch.append_column(each.name, pa.nulls(batch.num_rows, each.type))
+        yield batch
+
+
+def _batches(part: Part, space: Space) -> Iterator[Any]:
     path = Path(part.source)
     if path.suffix.lower() not in PARQUET:
         yield from _csv_batches(path, space)
@@ -134,13 +176,14 @@ def write_part(mapper: Mapper, part: Part) -> Written:
     flagged = mapper.schema.get_field_index("outlier")
     try:
         with whole(target) as temporary, parquet.ParquetWriter(temporary, mapper.schema) as writer:
-            for batch in mapper(read_part(part, mapper.loaded.model.space)):
+            for batch in mapper(read_part(part, mapper.loaded.model.space, mapper.keep)):
                 writer.write_batch(batch)
                 n += batch.num_rows
                 outliers += (batch.column(flagged).true_count) if flagged >= 0 else 0
     except DataError as error:
         text = str(error)
-        raise DataError(text if part.source in text else f"{part.source}: {text.removeprefix('X: ')}") from error
+        about = text.removeprefix("X: ").removeprefix("X, ")
+        raise DataError(text if part.source in text else f"{part.source}: {about}") from error
     return Written(part, n, outliers if flagged >= 0 else None)
 
 

@@ -83,7 +83,7 @@ def map_many(command: ManyCommand, verb: str, **options: Any) -> int:
     space = bare.loaded.model.space
     if not how.any_range:
         check_range(files[0], space)
-    made = mapper(command.run, verb, keep=kept_columns(files[0], space), **options, **predicting)
+    made = mapper(command.run, verb, keep=kept_columns(files, space), **options, **predicting)
     parts = parts_of(files, command.out, series=of_series)
     left = job.start(made, parts, command.out, resume=many.resume)
     before = [part for part in parts if part not in left]
