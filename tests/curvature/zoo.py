@@ -189,6 +189,18 @@ class Pair(nn.Module):
         return self.b(z), z
 
 
+class Padded(nn.Module):
+    """Words of a sentence, of which some are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(4, 3, padding_idx=-3)
+        self.last = nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.words((x > 0).long() + (x > 1).long()).sum(1)))
+
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (5,)),
     "gated": (Gated, (5,)),
@@ -206,6 +218,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), nn.Tanh(), nn.Linear(4, 5)),
         (5,),
     ),
+    "padded": (Padded, (5,)),
     "circular": (
         lambda: nn.Sequential(nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular"), nn.Tanh(), nn.Conv1d(2, 1, 1)),
         (1, 5),

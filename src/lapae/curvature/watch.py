@@ -69,6 +69,8 @@ class Watch(TorchFunctionMode):
             given = dict(zip(WATCHED[func][1], args, strict=False)) | kwargs
             if id(given["weight"]) in self.names:
                 return self._meet(func, given)
+        if func is F.embedding:
+            return _embedding(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _meet(self, func: Any, given: dict[str, Any]) -> Tensor:
@@ -83,6 +85,15 @@ class Watch(TorchFunctionMode):
             self.uses.append(partial(_use, func, given, names, fixed, y))
             return y
         return y + self.probes[i] if i < len(self.probes) and self.probes[i].shape == y.shape else y
+
+
+def _embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Return F.embedding with no gradient in the row of the padding, which torch's own forgets for all but the first
+    of the weights that vmap maps."""
+    y = F.embedding(input, weight, None, *args, **kwargs)
+    if padding_idx is None:
+        return y
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), y.detach(), y)
 
 
 def _use(
