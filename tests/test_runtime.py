@@ -72,6 +72,7 @@ def test_dates_of_any_type(moment):
         ({"n": "many"}, "row 1, column 'n': 'many' is not a number"),
         ({"n": "$5"}, "'\\$5' is not a number \\(without currency"),
         ({"calls": float("inf")}, "row 1, column 'calls': inf is not finite"),
+        ({"n": 10**5000}, "row 1, column 'n': a number of more than 308 digits is not finite"),
         ({"day": "soon"}, "row 1, column 'day': 'soon' is not a date as 2024-01-31"),
         ({"when": "31/31/2024 00:00"}, "is not a date as 2024-01-31 or %d/%m/%Y %H:%M"),
         ({"n": [1]}, "column 'n': '\\[1\\]' is not a number"),

@@ -138,6 +138,8 @@ class Detector:
         """
         if not 0 < rate < 1:
             raise InputError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.05")
+        if not isinstance(reasons, int | np.integer) or reasons < 0:
+            raise InputError(f"reasons={reasons!r}: expected a whole number, at least 0")
         if reasons and not self.fields:
             raise InputError("reasons: only tables have columns to name")
         x = self.codes(rows)
@@ -148,7 +150,8 @@ class Detector:
     def codes(self, rows: Any) -> np.ndarray:
         """Return samples as the graph takes them: float32 (n, *shape), NaN where missing."""
         if self.fields:
-            x = read_rows(rows, self.fields)
+            most = np.finfo(np.float32).max
+            x = read_rows(rows, self.fields).clip(-most, most)
         else:
             x = np.asarray(rows)
             if x.shape[1:] != self.shape or x.dtype.kind not in "biuf":

@@ -60,6 +60,8 @@ class Field:
             found = float(value)
         except (TypeError, ValueError):
             raise InputError(f"{str(value)[:40]!r} is not a number (without currency, unit or separators)") from None
+        except OverflowError:
+            raise InputError("a number of more than 308 digits is not finite") from None
         if not math.isfinite(found):
             raise InputError(f"{value!r} is not finite")
         return found
