@@ -5,7 +5,7 @@ import pytest
 import torch
 from narrow import sure
 
-from lapae.score.neighbours import BANK, GRAIN, GROUP, GROUPED, NEAREST, NearestRows, places, smallest
+from lapae.score.neighbours import BANK, GRAIN, GROUP, GROUPED, NEAREST, NearestRows, least_of, places, smallest
 
 
 def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
@@ -82,13 +82,17 @@ def test_a_bank_of_some_rows_says_which_it_has():
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_the_smallest_are_those_of_a_sort_and_ties_are_those_of_topk(ties):
+def test_the_smallest_are_those_of_a_sort_and_of_equal_ones_the_first(ties):
     values = torch.rand(200, 351, generator=torch.Generator().manual_seed(0))
     values = (values * 40).floor() if ties else values
     values[3, :350] = torch.inf
     found = smallest(values, 6)
-    assert torch.equal(found, values.topk(6, largest=False).indices)
-    assert torch.equal(values.gather(1, found), values.sort(1).values[:, :6])
+    expected = values.sort(dim=1, stable=True)
+    assert torch.equal(found, expected.indices[:, :6])
+    assert torch.equal(values.gather(1, found), expected.values[:, :6])
+    least, index = least_of(values, 6)
+    assert torch.equal(index, found)
+    assert torch.equal(least, expected.values[:, :6])
 
 
 def test_what_is_not_asked_for_does_not_change_the_rest():

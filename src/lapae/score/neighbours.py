@@ -187,7 +187,7 @@ class NearestRows:
         k = min(NEAREST + 1, n)
         chosen = smallest(least.contiguous(), min(k, n_groups))
         some = square.permute(2, 0, 1).gather(2, chosen[:, None].expand(-1, size, -1))
-        nearest, place = some.flatten(1).topk(k, largest=False)
+        nearest, place = least_of(some.flatten(1), k)
         index = place // some.shape[2] * n_groups + chosen.gather(1, place % some.shape[2])
         if k > 1:  # a row that is x itself is left out
             same = self._is_same(x, index)
@@ -244,15 +244,28 @@ def _joined(parts: list[Near]) -> Near:
     return Near(**joined)
 
 
-def smallest(values: Tensor, k: int) -> Tensor:
-    """Return the indices of the k smallest of each row of values (B, G), in order: (B, k), as `topk` returns them.
+def least_of(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k smallest of each row of values (B, G) in increasing order, and where they are: (B, k) each.
 
-    Only the groups with the smallest minimum are searched, which takes a third of the time. Rows with equal values are
-    left to `topk`, so that the choice among them is the same as when the model was calibrated.
+    Of equal values the first comes first, as in an exported graph; `topk` has them in any order.
+    """
+    n = values.shape[1]
+    found = values.topk(min(k + 1, n), largest=False)
+    if not torch.compiler.is_exporting():
+        tied = ~(found.values[:, 1:] > found.values[:, :-1]).all(1)
+        if tied.any():
+            found.indices[tied] = values[tied].sort(dim=1, stable=True).indices[:, : found.indices.shape[1]]
+    return found.values[:, :k], found.indices[:, :k]
+
+
+def smallest(values: Tensor, k: int) -> Tensor:
+    """Return the indices of the k smallest of each row of values (B, G), in order, (B, k): those of `least_of`.
+
+    Only the groups with the smallest minimum are searched, which takes a third of the time.
     """
     n = values.shape[1]
     if n < MANY_GROUPS or torch.compiler.is_exporting():
-        return values.topk(k, largest=False).indices
+        return least_of(values, k)[1]
     n_groups = math.isqrt((k + 1) * n)
     size = -(-n // n_groups)
     padded = torch.nn.functional.pad(values, (0, n_groups * size - n), value=torch.inf)
@@ -263,7 +276,7 @@ def smallest(values: Tensor, k: int) -> Tensor:
     index = (place // (k + 1) * n_groups + groups.gather(1, place % (k + 1)))[:, :k]
     tied = ~(found[:, 1:] > found[:, :-1]).all(1)
     if tied.any():
-        index[tied] = values[tied].topk(k, largest=False).indices
+        index[tied] = least_of(values[tied], k)[1]
     return index
 
 
