@@ -1,6 +1,7 @@
 """Do p-values keep their promise on ordinary tables off the beaten path? The share of new rows with p <= alpha.
 
     python benchmarks/validity.py [--fits 20] [--sizes 20 60 200 1000 3000] [--tables dice copies ...] [--new 300]
+        [--first 0]
 
 Each cell fits the default estimator `--fits` times to rows of one distribution, and scores new rows of the same. With n
 calibration rows the share at alpha is floor(alpha (n + 1)) / (n + 1) on average over fits if scores have no ties, and
@@ -120,9 +121,9 @@ def most(alpha: float, held: Sequence[int], n_new: int, chance: float = 1e-3) ->
     return float(mean.mean() + spread + 0.5 / (n_new * fits) + 1e-9)
 
 
-def cell(name: str, n: int, fits: int, n_new: int, **options: Any) -> dict[str, Any]:
+def cell(name: str, n: int, fits: int, n_new: int, first: int = 0, **options: Any) -> dict[str, Any]:
     """Shares of p <= alpha over several fits, and what they may be at most."""
-    found = [p_of_new(name, n, seed, n_new, **options) for seed in range(fits)]
+    found = [p_of_new(name, n, seed, n_new, **options) for seed in range(first, first + fits)]
     held = [k for _, k in found]  # some rows of `missing` have no value, and are left out
     p = np.concatenate([p for p, _ in found])
     out: dict[str, Any] = {"table": name, "rows": n, "held": min(held), "fits": fits}
@@ -136,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fits", type=int, default=20)
     parser.add_argument("--new", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="first of the seeds, one for each fit")
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 60, 200, 1000, 3000])
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     given = parser.parse_args()
@@ -145,7 +147,7 @@ def main() -> None:
         for n in given.sizes:
             began = time.monotonic()
             try:
-                out = cell(name, n, given.fits, given.new)
+                out = cell(name, n, given.fits, given.new, given.first)
             except ValueError as error:  # refused
                 print(f"| {name} | {n} | {error} |", flush=True)
                 continue
