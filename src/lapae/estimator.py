@@ -207,6 +207,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             >>> LaplacianAutoencoder.from_trained(encoder, decoder).method
             'posthoc'
         """
+        if encoder is None or isinstance(encoder, str):  # these mean a new network, which nothing would train
+            raise ConfigError(f"encoder={encoder!r}: expected a trained torch.nn.Module, or a model that has both")
         network = encoder if decoder is None else (encoder, decoder)
         return cls(network=network, **{"method": "posthoc", "epochs": 0, **parameters})
 

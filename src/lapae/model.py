@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -376,8 +377,8 @@ class Model:
             expected, low, high: (n, *shape) each, NaN for values that were not asked about. The interval of a word is
                 the word itself.
         """
-        if top is not None and top < 1:
-            raise ValueError(f"top={top}: expected at least 1")
+        if top is not None and not (isinstance(top, Integral) and top >= 1):
+            raise ValueError(f"top={top!r}: expected a whole number, at least 1")
         coded = self.space.code(X)
         contribution = self.explain(coded) if contribution is None else contribution
         coded = self.space.known(coded)

@@ -700,3 +700,33 @@ def test_another_predictive_is_compared_with_itself(place, tmp_path):
         assert main(["score", str(place / "table"), str(place / "train.csv"), "-o", str(out), *given]) == 0
         with np.load(out) as found:
             assert 0.3 < found["p_value"].mean() < 0.8
+
+
+def test_values_far_from_zero_keep_the_digits_that_tell_them_apart(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    t = rng.standard_normal(80)
+    place = np.round(1e10 + 3 * t + 0.1 * rng.standard_normal(80), 3)
+    stamp = np.round(1.7e9 + 100 * t + 5 * rng.standard_normal(80))
+    table, run, out = tmp_path / "table.csv", str(tmp_path / "run"), tmp_path / "out.csv"
+    lines = [f"{p:.3f},{s:.0f},{v:.4f}" for p, s, v in zip(place, stamp, t, strict=True)]
+    table.write_text("\n".join(["place,stamp,v", *lines]) + "\n")
+    assert main(["train", str(table), "--out", run, *QUICK]) == 0
+    assert main(["reconstruct", run, str(table), "-o", str(out), "--device", "cpu"]) == 0
+    model = LaplacianAutoencoder.load(run)
+    x = np.stack([place, stamp, t.round(4)], 1)
+    found = np.array(rows_of(out)[1:], float).reshape(80, 3, 3)
+    expected = np.stack([model.reconstruct(x), *model.predict_interval(x)], -1)
+    assert np.abs(found - expected)[:, 0].max() < 1e-4
+    assert np.abs(found - expected)[:, 1, 1:].max() < 1
+    assert (found[:, :2, 1] < found[:, :2, 2]).all()
+    assert main(["sample", run, "-n", "200", "-o", str(out)]) == 0
+    made = np.array(rows_of(out)[1:], float)[:, 0]
+    assert np.mean(made == made.round()) < 0.1
+    new = tmp_path / "new.csv"
+    new.write_text(f"place,stamp,v\n{1e10 + 30:.3f},1700000000,0\n")
+    capsys.readouterr()
+    assert main(["score", run, str(new), "--explain", "-o", str(out), "--device", "cpu"]) == 0
+    told = capsys.readouterr().out
+    value, other = re.search(r"place ([\d.]+), expected ([\d.]+)", told).groups()  # pyright: ignore
+    assert float(value) == 1e10 + 30
+    assert abs(float(other) - 1e10) < 29

@@ -214,3 +214,19 @@ def test_sparse_matrices_are_refused():
 def test_samples_of_several_shapes_are_refused_in_plain_words():
     with pytest.raises(ValueError, match=r"samples of different shapes: expected samples of one shape, as one array"):
         LaplacianAutoencoder(epochs=1).fit([np.zeros((16, 16)), np.zeros((8, 16))])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int64"])
+def test_whole_numbers_beyond_those_of_floats_stay_as_they_are(dtype):
+    rng = np.random.default_rng(0)
+    given = pd.DataFrame({"key": rng.choice(2**60 + 1000 * np.arange(50) + 1, 80), "count": rng.random(80)})
+    given = given.astype({"key": dtype})
+    model = LaplacianAutoencoder(epochs=1, random_state=0).fit(given)
+    given.loc[3, "count"] = np.nan
+    if dtype == "Int64":
+        given.loc[4, "key"] = pd.NA
+    filled = model.impute(given)
+    known = given["key"].notna()
+    assert filled["key"].dtype == dtype
+    assert filled["key"].notna().all()
+    assert filled["key"][known].tolist() == given["key"][known].tolist()

@@ -364,3 +364,28 @@ def test_modules_are_only_read(how):
     assert modes == [module.training for module in pair.modules()]
     assert all(parameter.requires_grad for parameter in pair.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in pair.modules())
+
+
+@pytest.mark.parametrize("encoder", [None, "mlp"])
+def test_a_network_that_is_not_there_is_refused(encoder):
+    with pytest.raises(ConfigError, match="expected a trained torch"):
+        LaplacianAutoencoder.from_trained(encoder)
+
+
+def test_a_model_of_another_shape_is_refused_in_words():
+    class Own(nn.Module):
+        def __init__(self, wide: int, code: int) -> None:
+            super().__init__()
+            self.down, self.up = nn.Linear(wide, 2), nn.Linear(code, wide)
+
+        def encode(self, x: Tensor) -> Tensor:
+            return self.down(x)
+
+        def decode(self, z: Tensor) -> Tensor:
+            return self.up(z)
+
+    x = np.random.default_rng(0).standard_normal((40, 3))
+    with pytest.raises(ConfigError, match=r"Own.encode does not take its input, of shape \(\d+, 3\)"):
+        LaplacianAutoencoder.from_trained(Own(4, 2)).fit(x)
+    with pytest.raises(ConfigError, match=r"Own.decode does not take its input, of shape \(\d+, 2\)"):
+        LaplacianAutoencoder.from_trained(Own(3, 5)).fit(x)

@@ -145,6 +145,8 @@ def test_what_was_expected_of_the_values_that_did_it(model):
         np.testing.assert_allclose(some[asked], every[asked], rtol=1e-6)
     with pytest.raises(ValueError, match="top=0"):
         model.counterfactual(x, top=0)
+    with pytest.raises(ValueError, match=r"top=1\.5: expected a whole number"):
+        model.counterfactual(x, top=1.5)  # pyright: ignore[reportArgumentType]
 
 
 def test_leading_values_contribute():

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         import numpy as np
 
         mean, *ends = model.expected(x, command.level)
+        mean = model.space.rounded(mean) if model.space.kind == "table" else mean
         return mean, np.ones(x.shape, bool), tuple(ends)
 
     def opened() -> Model:

@@ -194,7 +194,10 @@ def as_written(model: Model, j: int, value: float) -> str:
 
     column = (model.space.columns or ())[j : j + 1]
     if not column or (column[0].kind == "number" and not column[0].written):
-        return f"{value:.4g}"
+        unit = float(model.space.to_user(np.ones((1, *model.space.model_shape)), deviation=True)[0].reshape(-1)[j])
+        size = abs(value) / unit if unit > 0 and np.isfinite(value) else 0.0
+        digits = max(4, 3 + int(np.log10(max(size, 1.0))))  # of 5,400,003 ± 20 the first four are always the same
+        return f"{value:.{digits}g}"
     return cells(np.array([value]), column[0])[0]
 
 

@@ -302,8 +302,10 @@ def _spread(x: np.ndarray) -> float:
 def _decimals(values: np.ndarray) -> int | None:
     """Return the number of decimals of the values of a column; None if there are more than 9."""
     known = values[~np.isnan(values)]
-    close = 1e-10 * np.abs(known).max(initial=0.0)
-    return next((k for k in range(10) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=close)), None)
+    if not len(known):
+        return 0
+    close = 1e-10 * np.ptp(known) + 1e-15 * np.abs(known).max()  # of the spread: 10,000,000,000.5 is not whole
+    return next((k for k in range(10) if np.allclose(np.round(known, k), known, rtol=0, atol=close)), None)
 
 
 def _continuous(ordered: np.ndarray) -> bool:

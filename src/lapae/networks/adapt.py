@@ -148,8 +148,15 @@ def halves(model: nn.Module, shape: Shape) -> Modules:
         )
     encoder, decoder = (Verb(copy.deepcopy(model), verb) for verb in found[0])
     with in_eval_mode(encoder, decoder):
-        code = code_of(_keep_used(encoder, _zeros(encoder, shape), code_of)).detach()
-        _keep_used(decoder, code, tensor_of)
+        x = code = _zeros(encoder, shape)
+        try:
+            code = code_of(_keep_used(encoder, x, code_of)).detach()
+            _keep_used(decoder, code, tensor_of)
+        except (RuntimeError, ValueError, IndexError) as error:  # shapes that do not fit
+            verb, came = (found[0][0], x) if code is x else (found[0][1], code)
+            name = f"{type(model).__name__}.{verb}"
+            message = f"{name} does not take its input, of shape {tuple(came.shape)} ({len(x)} samples): {error}"
+            raise ConfigError(message) from error
     _compare(model, encoder, decoder, shape)
     return encoder, decoder
 

@@ -336,6 +336,9 @@ def _typed(series: Series, dtype: Any) -> Series:
 def _as_written(made: Series, given: Series, values: np.ndarray, column: Column, *, observed: bool) -> Series:
     """Return a column with the cells of `given` that are text and say what its codes `values` (n,) say, or that are
     not missing at all, if `observed` ones stay."""
+    if given.dtype.kind in "iu" and made.dtype.kind in "iu" and observed:  # codes are exact up to 2**53 only
+        known = given.reset_index(drop=True)
+        return known.where(known.notna(), made.astype(given.dtype))
     if given.dtype.kind not in "OUST" and str(given.dtype) != "category":
         return made
     same = _code(given, column, {}, lambda *about: None) == values
@@ -392,7 +395,7 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
     if column.kind == "boolean" and not column.in_words:
         return ["" if np.isnan(value) or value == UNSEEN else f"{value:.0f}" for value in values.tolist()]
     if column.kind in ("number", "count"):
-        form = ".8g" if column.kind == "number" else ".0f"
+        form = ".15g" if column.kind == "number" else ".0f"  # fewer digits round away the spread of 5,400,003.19
         words = ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
         return ["0" if word == "-0" else word for word in words]
     told = uncode(values, column)
