@@ -204,7 +204,7 @@ def test_commands_of_one_process_say_so(place, monkeypatch, capsys):
     for name, value in environment(0, 2, 0).items():
         monkeypatch.setenv(name, value)
     assert main(["sample", str(place / "one"), "--out", "x.png"]) == 2
-    assert "is the work of one process and torchrun started 2" in capsys.readouterr().err
+    assert "runs in one process, but torchrun started 2" in capsys.readouterr().err
 
 
 def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
