@@ -264,7 +264,7 @@ def test_the_runtime_says_what_the_model_says(exported):
     assert detector.score([]).to_json() == []
     for reasons in (-1, 1.5):
         with pytest.raises(InputError, match=r"reasons=.*: expected a whole number"):
-            detector.score(new, reasons=reasons)
+            detector.score(new, reasons=reasons)  # pyright: ignore[reportArgumentType]
     nothing = detector.score([dict.fromkeys(new.columns)], reasons=1).to_json()
     assert nothing == [{"anomaly_score": None, "p_value": None, "outlier": None, "reasons": []}]
     assert detector.version == lapae.__version__

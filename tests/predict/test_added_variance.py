@@ -43,7 +43,7 @@ def test_the_variance_counts_as_often_as_the_other_values_say(rows, projection, 
     x[1, 2] = torch.nan
     found = predict(x, projection)
     alone = replace(deviation, passed=None)
-    found.values["x_var"] *= torch.arange(1.0, D + 1)
+    found = replace(found, values={**found.values, "x_var": found.x_var * torch.arange(1.0, D + 1)})
     noise = alone(predict(x, projection, 0.0), x)
     error, own = x - found.x_mean, found.x_var
     variance = (own + noise.square() * own.mean(1, keepdim=True) / noise.square().mean(1, keepdim=True)) / 2
