@@ -114,12 +114,12 @@ class RowModel:
 
     @cached_property
     def scored_stride(self) -> int:
-        """The same for the predictions that scores need, which takes less memory to determine."""
+        """`stride` for the predictions that scores need, which takes less memory to determine."""
         return _stride(self.model.for_score(_equal_rows(self.model)))
 
     @cached_property
     def filled_stride(self) -> int:
-        """The same if values are filled in, too, as chains start from noise."""
+        """`stride` when values are filled in, too, as chains start from noise."""
         rows = _equal_rows(self.model)
         rows[:, : self.model.space.numbered[0].width] = torch.nan
         return max(self.stride, _alike_from(self.model.complete(rows).x_mean.numpy()))

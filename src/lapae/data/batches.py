@@ -21,7 +21,7 @@ PORTION = 2**20
 AHEAD = 64
 """Number of batches that a thread prepares ahead."""
 CUDA_SHARE = 0.25
-"""The same budget on a GPU, as a share of its free memory."""
+"""Memory for resident data on a GPU, as a share of its free memory."""
 
 
 class Batches:

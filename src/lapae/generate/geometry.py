@@ -60,7 +60,7 @@ TOLERANCE = 1e-8
 """Relative decrease of the energy below which a path is done, twice in a row: lengths are then independent of
 coordinates to about 1e-7."""
 OF_POINTS = 1e-10
-"""The same if the points of a path are needed: at `TOLERANCE` its length is accurate, but not yet its points."""
+"""`TOLERANCE` for paths whose points are needed: at `TOLERANCE` the length is accurate, but not yet the points."""
 MEMORY = 8
 """Number of past steps from which L-BFGS learns the curvature of the energy."""
 
