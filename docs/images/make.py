@@ -2,8 +2,8 @@
 
 MNIST ($LAPAE_DATA, or downloaded). `--only map`: a latent space of two dimensions, ten epochs. `--only samples`: 5,000
 images, fifteen epochs, everything else as the data choose; new images and completions of halves. `--only examples`: the
-three programs of examples/. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a CPU.
-`--only defects --source FOLDER`: the commands of the tutorial on images, on the folder that benchmarks/defects.py
+four programs of examples/ that draw. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a
+CPU. `--only defects --source FOLDER`: the commands of the tutorial on images, on the folder that benchmarks/defects.py
 takes (magnetic tiles: Huang, Qiu and Yuan 2018). Pictures go into this folder.
 """
 
@@ -65,7 +65,7 @@ def main() -> None:
     if options.only in (None, "samples"):
         draw_samples(options)
     if options.only in (None, "examples"):
-        for example in ("sensors", "imputation", "images"):
+        for example in ("sensors", "imputation", "images", "extrapolation"):
             subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
     if options.only == "defects":
         draw_defects(options)

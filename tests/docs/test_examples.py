@@ -18,6 +18,7 @@ PICTURES = {
     "imputation": ["intervals.png"],
     "images": ["map.png", "unusual.png"],
     "fabric": ["tiles.png"],
+    "extrapolation": ["extrapolation.png"],
 }
 
 
@@ -60,7 +61,11 @@ def test_an_example_writes_its_pictures(name, tmp_path, monkeypatch, capsys, sho
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "least"),
-    [("sensors", r"AUROC ([\d.]+)", 0.85), ("imputation", r"90 % intervals hold ([\d.]+)%", 85)],
+    [
+        ("sensors", r"AUROC ([\d.]+)", 0.85),
+        ("imputation", r"90 % intervals hold ([\d.]+)%", 85),
+        ("extrapolation", r"default .*x3: ([\d.]+)%", 85),
+    ],
 )
 def test_an_example_shows_what_it_is_meant_to(name, number, least, tmp_path):
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), str(tmp_path)]
