@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lapae.calibrate.changes import change_of
 from lapae.calibrate.steps import StepScores
 from lapae.cli import main
-from lapae.cli.drift import apart, changed
+from lapae.cli.drift import apart
 from lapae.cli.steps import since
 
 N = 1200
@@ -138,9 +139,23 @@ def test_drift_of_a_series(run, capsys):
     frame.loc[300:, "flow"] += 3
     found = drift(run, frame, capsys)
     assert found["drift"]
+    assert found["last_row"] is None
     assert abs(found["row"] - 300) <= 32
     assert found["at"] == str(frame["time"][found["row"]])
     assert next(iter(found["columns"])) == "flow"
+
+
+def test_a_fault_that_is_over_has_an_end(run, capsys):
+    frame = series(3)
+    frame.loc[400:699, "flow"] += 3
+    found = drift(run, frame, capsys)
+    assert abs(found["row"] - 400) <= 16
+    assert abs(found["last_row"] - 699) <= 32
+    assert found["last_at"] == str(frame["time"][found["last_row"]])
+    assert next(iter(found["columns"])) == "flow"
+    assert main(["drift", str(run / "run"), str(run / "later.csv")]) == 0
+    told = capsys.readouterr().out
+    assert f"changed from step {found['row']} ({found['at']}) to step {found['last_row']} ({found['last_at']})" in told
 
 
 def test_a_short_file_that_is_elsewhere_from_its_first_step_has_drifted(run, capsys):
@@ -203,8 +218,27 @@ def test_drift_of_a_table(run, capsys):
 def test_where_scores_change():
     rng = np.random.default_rng(0)
     old, new = rng.normal(size=100), rng.normal(size=80)
-    assert changed(old, new + 5) == 0
+    assert change_of(old, new + 5) == (0, None)
     new[50:] += 5
-    assert abs(changed(old, new) - 50) <= 3  # scores just before the change may be high by chance
-    assert changed(np.zeros(100), np.repeat([0.0, 1.0], [50, 30])) == 50
+    first, end = change_of(old, new)
+    assert end is None
+    assert abs(first - 50) <= 3  # scores just before the change may be high by chance
+    assert change_of(np.zeros(100), np.repeat([0.0, 1.0], [50, 30])) == (50, None)
     assert apart(np.array([0, 4, 8, 9, 16, 17]), 8).tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("size", [3.0, -3.0])
+def test_a_change_of_limited_length_has_an_end(size):
+    """Steps 400 to 700 of 4,000, and twenty of them; a second, shorter change is not part of the first."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        old, new = rng.normal(size=200), rng.normal(size=4000)
+        new[[1000, 1001]] = np.nan
+        new[2000:2100] += size
+        new[400:700] += size
+        assert np.abs(np.array(change_of(old, new), float) - (400, 700)).max() <= 5
+    new[700:] -= np.median(new[700:]) - size  # it lasts
+    assert change_of(old, new).end is None
+    short = rng.normal(size=1000)
+    short[300:320] += 2 * size
+    assert np.abs(np.array(change_of(old, short), float) - (300, 320)).max() <= 3

@@ -36,11 +36,11 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class DriftCommand:
-    """Find out since when, and in which columns, the rows of a file differ from those that the run was calibrated with.
+    """Find out when, and in which columns, the rows of a file differ from those that the run was calibrated with.
 
     Rows are read in the order of the file; a series is cut into windows that share no step. A drift alarm watches their
     anomaly scores. If nothing has changed, it is raised at most once in --every rows, on average, and at most one file
-    in --every is found to have changed as a whole.
+    in --every is found to have changed as a whole. If the rows after a change are as before, its end is given too.
     """
 
     run: Run
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"every = {command.every}: expected at least 1")
     import numpy as np
 
+    from lapae.calibrate.changes import change_of
     from lapae.calibrate.conformal import by_chance, p_values
     from lapae.calibrate.drift import DriftAlarm
     from lapae.cli.steps import warn_of_times
@@ -87,26 +88,35 @@ def main(arguments: Sequence[str]) -> int:
     new = score[at][~np.isnan(score[at])]
     far = int((p_values(new, reference) <= BEYOND).sum())
     drifted = alarm is not None or by_chance(far, len(new), BEYOND, len(reference)) < 1 / command.every
-    found: dict[str, Any] = {"n": len(score), "drift": drifted, "row": None, "at": None, "columns": {}}
+    found: dict[str, Any] = {"n": len(score), "drift": drifted, "row": None, "at": None}
+    found |= {"last_row": None, "last_at": None, "columns": {}}
     if drifted:
-        change = changed(reference, score[at])
-        row, new = int(at[change]), np.concatenate([x for _, x, _ in kept])[at[change:]]
-        share = excess(model, new)
+        change = change_of(reference, score[at])
+        inside = at[change.first : change.end]
+        share = excess(model, np.concatenate([x for _, x, _ in kept])[inside])
         names = [column.name for column in model.space.numbered]
         leading = {names[i]: float(share[i]) for i in np.argsort(-share, kind="stable")[:NAMED] if share[i] > 0}
+        row, last = int(inside[0]), int(inside[-1])
         if source.is_series:
             assert source.steps is not None
-            row, cells = int(cells[row][0]), source.steps.cells
+            row, last, cells = int(cells[row][0]), int(cells[last][0]) + model.space.shape[0] - 1, source.steps.cells
         found |= {"row": row, "at": " ".join(cells[row]), "columns": leading}
+        if change.end is not None:
+            found |= {"last_row": last, "last_at": " ".join(cells[last])}
     if options.json:
         print(json.dumps(found))
         return 0
     if not drifted:
         print(f"{command.input}: {len(score)} {'windows' if source.is_series else 'rows'}, no change found")
         return 0
-    where = f"{'step' if source.is_series else 'row'} {found['row']}" + (f" ({found['at']})" if found["at"] else "")
+    what = "step" if source.is_series else "row"
+    since, until = (
+        f"{what} {found[row]}" + (f" ({found[at]})" if found[at] else "")
+        for row, at in (("row", "at"), ("last_row", "last_at"))
+    )
     by = ", ".join(f"{name} ({share:.0%})" for name, share in found["columns"].items())
-    print(f"{command.input}: changed since {where}" + (f", by {by}" if by else ""))
+    when = f"since {since}" if found["last_row"] is None else f"from {since} to {until}, then as before"
+    print(f"{command.input}: changed {when}" + (f", by {by}" if by else ""))
     return 0
 
 
@@ -121,22 +131,6 @@ def apart(first: np.ndarray, length: int) -> np.ndarray:
     import numpy as np
 
     return np.array(chosen, int)
-
-
-def changed(reference: np.ndarray, scores: np.ndarray) -> int:
-    """Return the index among new scores (m,) at which they change most, if the reference scores (n,) came before them.
-
-    It is where the sum of the ranks so far is farthest from what it would be without a change (Pettitt 1979).
-    """
-    import numpy as np
-    from scipy.stats import rankdata
-
-    every = np.concatenate([reference, scores])
-    known = ~np.isnan(every)
-    ranks = np.zeros(len(every))
-    ranks[known] = rankdata(every[known]) - (known.sum() + 1) / 2
-    total = np.abs(np.concatenate([[0], np.cumsum(ranks)[:-1]]))
-    return int(np.argmax(total[len(reference) :]))
 
 
 def excess(model: Model, x: np.ndarray) -> np.ndarray:
