@@ -19,6 +19,7 @@ from lapae.data import load
 from lapae.features import load as load_network
 from lapae.registry import Entry
 from lapae.view.named_splits import NamedSplits
+from lapae.view.report.unusual import photo
 
 
 def network() -> nn.Module:
@@ -90,6 +91,11 @@ def test_the_report_names_files_and_scores_training_images_as_left_out(folder):
     splits = NamedSplits.of(data)
     names = [splits.id(part, i) for part, split in splits.parts.items() for i in range(len(split))]
     assert f"{names[scores.argmax()]}</span>" in page[: page.index("</figcaption>")]
+    worst = int(scores.argmax())
+    x = np.concatenate([np.asarray(split.x[:]) for split in splits.parts.values()])[[worst]]
+    seen = photo(model, x, worst)["blame"]  # red as if left out, too: what made it unusual
+    assert seen in page
+    assert seen != photo(model, x, None)["blame"]
     out = folder / "new.html"
     assert main(["report", str(folder / "run"), "--data", str(folder / "new"), "--out", str(out)]) == 0
     page = out.read_text()

@@ -11,6 +11,7 @@ import torch
 from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS
 from lapae.data.source import even
 from lapae.model import Model
+from lapae.score.patches import to_pixels
 from lapae.view.display import Display, curves_of, triples
 from lapae.view.heat import Reddening, overlay
 from lapae.view.named_splits import NamedSplits
@@ -35,6 +36,8 @@ class Scores:
     anomaly_score: np.ndarray
     complete: bool
     """Whether all samples were scored."""
+    left_out: bool = False
+    """Whether they are the calibration samples, in their order, each scored as if it had been left out."""
 
 
 def score(verdicts: Verdicts, splits: NamedSplits, seed: int) -> Scores:
@@ -63,7 +66,8 @@ def left_out(verdicts: Verdicts, splits: NamedSplits) -> Scores | None:
         return None
     part = np.repeat(list(parts), [len(some) for some in index])
     p = (scores >= scores[:, None]).sum(1) / len(scores)
-    return Scores(part, np.concatenate(index), p, scores, sum(map(len, parts.values())) == len(scores))
+    complete = sum(map(len, parts.values())) == len(scores)
+    return Scores(part, np.concatenate(index), p, scores, complete, left_out=True)
 
 
 def most_unusual(
@@ -74,13 +78,22 @@ def most_unusual(
     return [_sample(verdicts, splits, display, scores, int(i)) for i in order]
 
 
-def photo(model: Model, x: np.ndarray) -> dict[str, str]:
-    """Return an image (1, *shape), and the image red where its features are unusual, as picture URLs."""
-    features = model.space.features
+def photo(model: Model, x: np.ndarray, own: int | None) -> dict[str, str]:
+    """Return an image (1, *shape), and the image red where its features are unusual, as picture URLs.
+
+    Args:
+        model: a model of features.
+        x: the image.
+        own: its index among the images that the score was fitted to, which is then fitted without it; None: none.
+    """
+    assert model.calibration is not None
+    features, patches = model.space.features, model.calibration.score.patches
     assert features is not None
+    assert patches is not None
     image = torch.from_numpy(features.arranged(x) / np.float32(features.most))
     (seen,) = pixels(image)
-    red = Reddening(model)(model.pixel_scores(x)[0][0])
+    found = patches(model.tensor(x), None if own is None else torch.tensor([own]))
+    red = Reddening(model)(to_pixels(found, features.image[1:])[0].cpu().numpy())
     reddened = overlay(seen.reshape(*red.shape, -1), red)
     return {"input": data_url(seen, lossy=True), "blame": data_url(reddened, lossy=True)}
 
@@ -90,7 +103,7 @@ def _sample(verdicts: Verdicts, splits: NamedSplits, display: Display, scores: S
     x = np.asarray(splits.parts[part].x[np.array([index])])
     card = splits.card(part, index, p) | {"part": part, "index": index, "rare": p <= verdicts.rate}
     if display.kind == "photo":
-        return card | photo(verdicts.model, x)
+        return card | photo(verdicts.model, x, i if scores.left_out else None)
     verdict = verdicts(x)
     if display.kind == "image":
         ((given, expected, blame),), _ = triples(verdicts.model.space, x, verdict.mean, verdict.contribution)
