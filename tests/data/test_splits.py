@@ -97,6 +97,14 @@ def test_in_time_with_gaps():
         partition(100, gap=40)
 
 
+def test_windows_that_overlap_count_as_one_row():
+    """A record of 335 windows that share no step has a fifth held out, whether these are cut once or eight times."""
+    assert len(partition(335, gap=0)[2]) == 67
+    assert len(partition(8 * 335, gap=7)[2]) == 8 * 67
+    assert len(partition(8 * 1500, gap=7)[2]) == 8 * 200
+    assert len(partition(8 * 335)[2]) == 268
+
+
 def test_rows_without_a_value_are_left_out():
     x = np.random.default_rng(0).standard_normal((60, 3))
     x[::2] = np.nan

@@ -12,7 +12,9 @@ MOST_HELD_OUT = 5000
 LEAST_ROWS = 10
 """Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
-"""The calibration set is a fifth up to this many rows, then at least this many and a tenth."""
+"""The calibration set is a fifth up to this many rows, then at least this many and a tenth. Windows of a series that
+overlap count as one: 200 windows that overlap eightfold would be less than three days of a pump that was recorded for
+four weeks."""
 FLAGGING = 19
 """Number of calibration rows needed for a p-value of 0.05; there are at least this many, if that is at most a third of
 all rows."""
@@ -93,7 +95,8 @@ def held_out_sizes(
         gap: samples left out between parts.
     """
     n_valid = count_of(_default(n) if validation is None else validation, n, "validation")
-    n_calib = count_of(_default_calibration(n) if calibration is None else calibration, n, "calibration")
+    overlap = 1 if gap is None else gap + 1
+    n_calib = count_of(_default_calibration(n, overlap) if calibration is None else calibration, n, "calibration")
     gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
     if n == 0 or n_valid + n_calib + n_test + gaps >= n:
         raise DataError(
@@ -125,8 +128,8 @@ def _default(n: int) -> int:
     return 0 if n < LEAST_ROWS else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
 
 
-def _default_calibration(n: int) -> int:
-    few = max(min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA), min(FLAGGING, n // 3))
+def _default_calibration(n: int, overlap: int) -> int:
+    few = max(min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA * overlap), min(FLAGGING, n // 3))
     return 0 if n < LEAST_ROWS else max(few, _default(n))
 
 
