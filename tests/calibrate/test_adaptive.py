@@ -80,6 +80,18 @@ def test_a_stream_that_begins_elsewhere_says_so_and_is_followed(overlap):
     assert drift[9200:].all()  # a change within the stream
 
 
+def test_a_stream_that_begins_elsewhere_may_vary_more():
+    """Held-out scores of a sensor that stood still say nothing of how much they vary where it moves."""
+    x = 40 * np.log(scores(0, N)) + 400
+    x[9000:] += 400
+    stream = AdaptiveThreshold(Rule(RATE, np.log(scores(99, 1500))), overlap=OVERLAP, logarithmic=True)
+    _, flagged, drift = map(np.array, zip(*map(stream.update, x.tolist()), strict=True))
+    assert drift[: 10 * OVERLAP].any()
+    assert flagged[20 * OVERLAP : 9000].mean() == pytest.approx(RATE, abs=0.02)
+    assert drift[20 * OVERLAP : 9000].mean() < 0.03
+    assert drift[9200:].all()
+
+
 def test_a_new_normal_can_be_accepted():
     x = np.concatenate([scores(0, 2000), 200 * scores(1, 6000)])
     stream = AdaptiveThreshold(Rule(RATE, scores(99, 1500)), overlap=OVERLAP)

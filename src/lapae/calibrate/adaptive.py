@@ -16,7 +16,8 @@ moves slowly (`SLOW`). It is raised when the evidence reaches `every`, or `SUSPE
 `SPAN` samples has been flagged and one more is due; with less evidence the offset jumps, and this one is not flagged.
 So never are more flagged without an alarm. It falls when as many samples in a row are normal as overlap twice, or when
 a user says that this is the new normal (`accept`). Where a stream was elsewhere from its first sample on, nothing has
-changed within it: the alarm says so, and falls by itself after `START`, with the level of what has come.
+changed within it: the alarm says so, and falls by itself after `START`, with the level of what has come, and its
+spread if that is larger: held-out scores of a sensor that stood still do not say how much they vary where it moves.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class AdaptiveThreshold:
         self._newest: deque[float] = deque(maxlen=self._memory)
         self._bets = np.zeros(len(POWERS))
         self._offset = self._steady = 0.0
+        self._width = 1.0
         self._quiet = self._early = 0
         self._few = max(overlap, LEAST_CALM)
         self.drift, self.n_seen = False, 0
@@ -120,17 +122,18 @@ class AdaptiveThreshold:
         u = self._scaled(score)
         older, newer = (half[len(half) // 2] for half in self._ordered)
         level = newer + AHEAD * max(newer - older, 0.0)
-        usual = level + self._steady  # without what a few samples have moved
+        above = (u - level) / self._width
+        steadily = above - self._steady  # without what a few samples have moved
         place = self.n_seen % SPAN
         if not self.drift:
             if self.n_seen % self.overlap == 0:
-                self._bets = (1 + self._bets) * gains(self._rank(u - usual))
-            many = self._p(u - level - self._offset) <= self.rate and self._crowded(place)
+                self._bets = (1 + self._bets) * gains(self._rank(steadily))
+            many = self._p(above - self._offset) <= self.rate and self._crowded(place)
             if self.evidence >= self.every or (many and self.evidence >= SUSPECT):
                 self._raise()
             elif many:
-                self._offset = u - level - self._threshold + BEYOND
-        p = self._p(u - (usual if self.drift else level + self._offset))
+                self._offset = above - self._threshold + BEYOND
+        p = self._p(steadily if self.drift else above - self._offset)
         flagged = p <= self.rate
         self._early += flagged and self.n_seen < self._few
         if self.drift:
@@ -141,15 +144,18 @@ class AdaptiveThreshold:
             elif self._begun_elsewhere and len(self._newest) >= START * self._few:
                 self.accept()
         else:
-            self._learn(u, flagged, beyond=self._p(u - usual) <= self.rate)
+            self._learn(u, flagged, beyond=self._p(steadily) <= self.rate)
         self._flags[place] = flagged and not self.drift
         self.n_seen += 1
         return Adapted(p, flagged, self.drift)
 
     def accept(self) -> None:
-        """Treat everything since the alarm as normal: the alarm ends, and the level is that of these samples."""
+        """Treat everything since the alarm as normal: the alarm ends, and the level is that of these samples, as is
+        the spread if theirs is larger than that of the held-out scores."""
         if self._newest:
             self._remember(list(self._newest))
+            high = float(np.quantile(self._newest, 0.95)) - float(np.median(self._newest))
+            self._width = max(high, 1.0)
         self._steady = 0.0
         self._settle()
 
@@ -166,7 +172,7 @@ class AdaptiveThreshold:
             self.seed,
         ]
         return {
-            "numbers": np.array([*numbers, self.rate, self._early, self.logarithmic], dtype=np.float64),
+            "numbers": np.array([*numbers, self.rate, self._early, self.logarithmic, self._width], dtype=np.float64),
             "bets": self._bets.copy(),
             "window": np.concatenate(self._halves).astype(np.float64),
             "queue": np.array(self._queue, dtype=np.float64).reshape(-1, 3),
@@ -178,11 +184,11 @@ class AdaptiveThreshold:
     def of_state(cls, state: dict[str, np.ndarray], held_out: np.ndarray) -> AdaptiveThreshold:
         """Return a stream that continues from `state`, with the same held-out scores (n,)."""
         offset, smooth, quiet, drift, n_seen, overlap, every, seed, rate, *more = state["numbers"].tolist()
-        early, logarithmic = more or (0.0, 0.0)  # older states do not have them
+        early, logarithmic, width = [*more, *(0.0, 0.0, 1.0)[len(more) :]]  # older states have fewer
         rule = Rule(rate, held_out)
         found = cls(rule, overlap=int(overlap), every=int(every), seed=int(seed), logarithmic=bool(logarithmic))
         found._offset, found._steady, found._quiet = offset, smooth, int(quiet)
-        found._early = int(early)
+        found._early, found._width = int(early), width
         found.drift, found.n_seen = bool(drift), int(n_seen)
         found._bets, found._flags = state["bets"].copy(), state["flags"].astype(bool)
         found._remember(state["window"].tolist())
