@@ -74,13 +74,7 @@ def checked(module: nn.Module) -> Stateless:
 
 
 def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
-    """Return the call of any module on a batch, checked but not yet executed.
-
-    Args:
-        module: that treats samples independently.
-        x: inputs (B, *in).
-        values: weights by the names of `named_parameters()`; the module's own by default.
-    """
+    """Return what `call` does, checked but not yet executed."""
     known = module if isinstance(module, Stateless) else checked(module)
     check_batch(x)
     check_values(known.parameters, values)

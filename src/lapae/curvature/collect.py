@@ -294,15 +294,7 @@ def check_one_way(name: str, same: bool) -> None:
 
 
 def outer(v: Tensor, c: Tensor | None) -> Tensor:
-    """Return Σ_rs Σ_bp c_rs v_r v_sᵀ.
-
-    Args:
-        v: rows by position, (R, B, O, P).
-        c: (B, R, R), or None for the identity.
-
-    Returns:
-        (O, O).
-    """
+    """Return Σ_rs Σ_bp c_rs v_r v_sᵀ (O, O) of rows by position v (R, B, O, P), with c (B, R, R) or the identity."""
     flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
     if c is None:
         return product_with_itself(flat)

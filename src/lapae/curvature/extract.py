@@ -1,14 +1,14 @@
 """The part of the diagonal, of the block and of Kronecker factors that follows for a layer from the M at its output.
 
-Rules define the derivatives of a layer; these functions use them. Each is dispatched on the class of the rule, its
-first argument, and has a default that is correct for any rule. Register a faster one for your own rule with
-`rows_diagonal.register(MyRule)`.
+Rules define the derivatives of a layer; these functions use them, for a layer `at` work. Each is dispatched on the
+class of the rule, its first argument, and has a default that is correct for any rule. Register a faster one for your
+own rule with `rows_diagonal.register(MyRule)`. Results by parameter are {key: tensor of its shape}.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 
 import torch
@@ -24,17 +24,7 @@ COLUMN_FLOATS = 1 << 22
 
 @singledispatch
 def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-    """Return the diagonal of Σ_b Gᵀ c G, with G the gradients of rows.
-
-    Args:
-        rule: of the layer; chooses the implementation.
-        at: the layer at work.
-        v: rows at its output, (R, B, *out).
-        c: (B, R, R), or None for the identity.
-
-    Returns:
-        {key of the parameter: tensor of its shape}.
-    """
+    """Return the diagonal of Σ_b Gᵀ c G, with G the gradients of rows v (R, B, *out), c (B, R, R) or the identity."""
     gradients = rule.gradients(at, v)
     if c is None:
         return {k: g.square().sum((0, 1)) for k, g in gradients.items()}
@@ -44,14 +34,8 @@ def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 @rows_diagonal.register(Affine)
 def _(rule: Affine, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
     """Work in chunks of samples, because the gradient of a row and sample is as large as the weight."""
-    general = rows_diagonal.dispatch(Rule)
     size = max(1, CHUNK_FLOATS // (len(v) * sum(p.numel() for p in at.params.values()) + n_columns(at)))
-    total: Params = {}
-    for i in range(0, len(at.x), size):
-        part = slice(i, i + size)
-        h = general(rule, at.part(part), v[:, part], None if c is None else c[part])
-        total = {k: total[k] + h[k] for k in h} if total else h
-    return total
+    return _summed_diagonal(rule, at, v, c, (slice(i, i + size) for i in range(0, len(at.x), size)))
 
 
 @rows_diagonal.register(Linear)
@@ -66,9 +50,13 @@ def _(rule: Linear, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 @rows_diagonal.register(Shared)
 def _(rule: Shared, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
     """Work in chunks of samples, as gradients are formed."""
-    general = rows_diagonal.dispatch(Rule)
-    total: Params = {}
-    for samples in sample_chunks(at, at.trainable, len(v)):
+    return _summed_diagonal(rule, at, v, c, sample_chunks(at, at.trainable, len(v)))
+
+
+def _summed_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None, chunks: Iterable[slice]) -> Params:
+    """Return the diagonal of any rule, summed over chunks of samples."""
+    general, total = rows_diagonal.dispatch(Rule), dict[str, Tensor]()
+    for samples in chunks:
         h = general(rule, at.part(samples), v[:, samples], None if c is None else c[samples])
         total = {k: total[k] + h[k] for k in h} if total else h
     return total
@@ -82,16 +70,7 @@ def sample_chunks(at: Leaf, keys: Sequence[str], n_rows: int) -> Iterator[slice]
 
 @singledispatch
 def dense_diagonal(rule: Rule, at: Leaf, c: Tensor) -> Params:
-    """Return the diagonal of Σ_b (∂y/∂w)ᵀ c (∂y/∂w).
-
-    Args:
-        rule: of the layer; chooses the implementation.
-        at: the layer at work.
-        c: M at its output, (B or 1, out, out).
-
-    Returns:
-        {key of the parameter: tensor of its shape}.
-    """
+    """Return the diagonal of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), with c the M at the output, (B or 1, out, out)."""
     return rows_diagonal(rule, at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
 
 
@@ -104,16 +83,9 @@ def _(rule: Linear, at: Leaf, c: Tensor) -> Params:
 
 
 def linear_block(at: Leaf, c: Tensor) -> Tensor:
-    """Return the block Σ_b (∂y/∂w)ᵀ c (∂y/∂w) of a linear layer without positions.
+    """Return the block Σ_b (∂y/∂w)ᵀ c (∂y/∂w) of a linear layer without positions: (P, P), for c (B or 1, out, out).
 
-    It is Σ_b c ⊗ x xᵀ, with a one appended to x for the bias.
-
-    Args:
-        at: the layer at work.
-        c: M at its output, (B or 1, out, out).
-
-    Returns:
-        (P, P), over the wanted parameters flattened in their order.
+    It is Σ_b c ⊗ x xᵀ, with a one appended to x for the bias; P are the wanted parameters, flattened in their order.
     """
     n_out, n_in = at.y.shape[1], at.x.shape[1]
     x = torch.cat([at.x, at.x.new_ones(len(at.x), 1)], 1)
@@ -131,10 +103,6 @@ def linear_block(at: Leaf, c: Tensor) -> Tensor:
 @singledispatch
 def input_factor(rule: Rule, at: Leaf) -> tuple[Tensor, int] | None:
     """Return the input factor of KFAC: Σ over samples and positions of x xᵀ, x the inputs (in,) that meet the weight.
-
-    Args:
-        rule: of the layer; chooses the implementation.
-        at: the layer at work.
 
     Returns:
         (in, in) and the number of terms, or None for a weight that is not a matrix, whose whole block is then used.
@@ -169,16 +137,7 @@ def _(rule: Shared, at: Leaf) -> tuple[Tensor, int] | None:
 
 @singledispatch
 def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
-    """Return rows by position for KFAC, needed if there is an input factor.
-
-    Args:
-        rule: of the layer; chooses the implementation.
-        at: the layer at work.
-        v: rows at its output, (R, B, *out).
-
-    Returns:
-        (R, B, out, P), with P positions.
-    """
+    """Return rows v (R, B, *out) by position, (R, B, out, P), for KFAC; needed if there is an input factor."""
     raise NotImplementedError(f"{type(rule).__name__} has an input factor, and no output rows beside it")
 
 
@@ -197,12 +156,7 @@ def _(rule: Shared, at: Leaf, v: Tensor) -> Tensor:
 
 @singledispatch
 def row_floats(rule: Rule, at: Leaf) -> int:
-    """Return the number of values in memory for one row of one sample, from which chunks are planned.
-
-    Args:
-        rule: of the layer; chooses the implementation.
-        at: the layer at work.
-    """
+    """Return the number of values in memory for one row of one sample, from which chunks are planned."""
     return row_bound(at)
 
 

@@ -114,14 +114,8 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
 def begin(
     module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
 ) -> Forward | Work:
-    """Record a forward pass for the curvature only; a module that cannot be walked is not run yet.
-
-    Args:
-        module: that treats samples independently.
-        x: inputs (B, *in).
-        params: weights by the names of `named_parameters()`; the module's own by default.
-        lean: keep only values that derivatives look at, as a backward pass would.
-    """
+    """Record a forward pass as `record` and `walk` do, for the curvature only: a module that cannot be walked is not
+    run yet."""
     walked = walk_if_known(module, x, params, lean=lean)
     return work(module, x, params) if walked is None else walked
 

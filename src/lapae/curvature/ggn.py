@@ -105,21 +105,8 @@ def diagonal(
 ) -> Params:
     """Return `ggn_diagonal` of a forward pass that was already recorded, and may be used for the loss as well.
 
-    A sketch goes back through the graph of the output, and leaves it for the loss.
-
-    Args:
-        forward: what `record` returned.
-        likelihood: gives the Hessian at the output.
-        method: see the table above.
-        n_samples: vectors drawn by "mc" and "sketch", and in the decoder by "bottleneck" where it cannot be walked.
-        generator: source of randomness of these vectors; torch's own by default.
-        bottleneck: name of the layer or container whose output is the code; the narrowest layer by default.
-        switch: number of features from which on "mixed" carries all of M.
-        memory_budget: bytes for methods that hold more than a backward pass does.
-        forget: consume the record if that saves memory; it must not be used again.
-
-    Returns:
-        {parameter name: tensor of its shape}.
+    A sketch goes back through the graph of the output, and leaves it for the loss. `forward` is what `record` returned;
+    with `forget`, it is consumed if that saves memory, and must not be used again.
     """
     if method not in get_args(DiagonalMethod):
         raise ValueError(f"unknown method {method!r}: expected one of {', '.join(get_args(DiagonalMethod))}")
@@ -176,16 +163,7 @@ def ggn_blocks(
 
 @torch.no_grad()
 def blocks(forward: Work, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
-    """Return `ggn_blocks` of a forward pass that was already recorded.
-
-    Args:
-        forward: what `record` returned.
-        likelihood: gives the Hessian at the output.
-        memory_budget: bytes for M and the gradients of its rows.
-
-    Returns:
-        {layer name: (P, P)}.
-    """
+    """Return `ggn_blocks` of a forward pass that `record` returned."""
     collect = CollectBlocks()
     methods.exact(forward, likelihood, collect, _numbers(memory_budget, forward))
     return collect.of(forward)
@@ -237,18 +215,7 @@ def kfac(
     generator: torch.Generator | None = None,
     memory_budget: int = MEMORY_BUDGET,
 ) -> dict[str, Kronecker]:
-    """Return `ggn_kfac` of a forward pass that was already recorded.
-
-    Args:
-        forward: what `record` returned.
-        likelihood: gives the Hessian at the output.
-        n_samples: vectors with covariance H_out that the output factor is made of; None for the exact factor.
-        generator: source of randomness of these vectors; torch's own by default.
-        memory_budget: bytes for M and the gradients of its rows.
-
-    Returns:
-        {parameter name: Kronecker}.
-    """
+    """Return `ggn_kfac` of a forward pass that `record` returned."""
     if n_samples is not None:
         check_samples(n_samples)
     budget, collect = _numbers(memory_budget, forward), CollectFactors()

@@ -2,7 +2,13 @@
 
 A method determines what starts at the output: all of M (`exact`), random vectors with covariance M (`sampled`), or M at
 the code (`bottleneck`). The collector determines what is extracted from it in each layer: the diagonal, the block, or
-Kronecker factors.
+Kronecker factors. All methods take
+
+    work        the network on a batch, recorded or not
+    likelihood  gives H, the Hessian at the output
+    sampling    how many random vectors to draw, and the source of their randomness
+    collect     takes what it wants of each layer
+    budget      numbers that may be held at a time
 """
 
 from __future__ import annotations
@@ -25,29 +31,14 @@ LARGEST_CODE = 1024
 
 
 def exact(work: Work, likelihood: Likelihood, collect: Collect, budget: int) -> None:
-    """Carry all of M, the Hessian at the output, to every layer.
-
-    Args:
-        work: the network on a batch, recorded or not.
-        likelihood: gives M.
-        collect: takes what it wants of each layer.
-        budget: numbers that may be held at a time.
-    """
+    """Carry all of M, the Hessian at the output, to every layer."""
     for at, samples in _passes(work, budget):
         collect.enter(at.layers(collect.whole_layers))
         at.carry(seed(likelihood.part(samples), at.result), collect, budget)
 
 
 def sampled(work: Work, likelihood: Likelihood, sampling: Sampling, collect: Collect, budget: int) -> None:
-    """Pull back vectors v ~ N(0, H_out / n), some at a time, so that E Σ v vᵀ = H_out.
-
-    Args:
-        work: the network on a batch, recorded or not.
-        likelihood: gives H_out.
-        sampling: n, and the source of randomness.
-        collect: takes what it wants of each layer.
-        budget: numbers that may be held at a time.
-    """
+    """Pull back n vectors v ~ N(0, H / n), some at a time, so that E Σ v vᵀ = H."""
     n_rows, generator = sampling
     for at, samples in _passes(work, budget):
         collect.enter(at.layers(collect.whole_layers))
@@ -61,15 +52,8 @@ def bottleneck(
 ) -> None:
     """Carry M from the code: exact, at linear cost, for layers that act only through it; approximate for the others.
 
-    M at the code is Tᵀ H T with T = ∂output/∂code, (K, K) for each sample.
-
-    Args:
-        work: the network on a batch, recorded or not.
-        likelihood: gives H at the output.
-        name: the module whose output is the code; by default the narrowest.
-        sampling: of random rows in the decoder, where it has no rules.
-        collect: takes what it wants of each layer.
-        budget: numbers that may be held at a time.
+    M at the code is Tᵀ H T with T = ∂output/∂code, (K, K) for each sample. The code is the output of the module `name`,
+    by default the narrowest; a decoder without rules gets random vectors.
     """
     for at, samples in _cut_passes(work, name, budget):
         check_code(n_features(at.latent))

@@ -273,13 +273,8 @@ def cut_passes(work: Work, name: str | None, budget: int) -> Iterator[tuple[PerS
 
 
 def passes(task: Work, size: int, cut: str | None = None) -> Iterator[tuple[PerSample, slice]]:
-    """Yield forward passes of all samples, at most `size` at a time, and which these are; one by one if layers differ.
-
-    Args:
-        task: the module on a batch.
-        size: samples at a time.
-        cut: a module whose output is the code.
-    """
+    """Yield forward passes of all samples, at most `size` at a time, and which these are; one by one if layers
+    differ."""
     for samples in (slice(i, min(i + size, len(task))) for i in range(0, len(task), size)):
         try:
             found = [(per_sample(task.part(samples), cut), samples)]
@@ -290,12 +285,7 @@ def passes(task: Work, size: int, cut: str | None = None) -> Iterator[tuple[PerS
 
 
 def per_sample(task: Work, cut: str | None = None) -> PerSample:
-    """Call the module on every sample.
-
-    Args:
-        task: the module on a batch.
-        cut: name of a module in it whose output is the code.
-    """
+    """Call the module on every sample; `cut` names a module in it whose output is the code."""
     module, n_batch = task.module, len(task)
     values = {name: value.detach() for name, value in task.weights.items()}
     wanted = {name: values[name] for name in task.wanted}

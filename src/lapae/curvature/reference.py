@@ -2,7 +2,7 @@
 
 It is deliberately simple, and therefore slow, and independent of the rules: the Hessian at the output is that of the
 negative log density by automatic differentiation. It is public so that you can check a layer of your own. Use float64
-and small networks.
+and small networks. The arguments are those of the functions of the same names in `lapae.curvature`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,7 @@ def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
 
 
 def outputs(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Run the module.
-
-    Args:
-        module: any module.
-        x: inputs (B, *in).
-        params: weights to evaluate at; the module's own by default.
-
-    Returns:
-        (B, *out).
-    """
+    """Run any module on inputs (B, *in), at its own weights or others: (B, *out)."""
     values = dict(module.named_parameters()) if params is None else params
     return tensor_of(functional_call(module, {k: v.detach() for k, v in values.items()}, (x,)))
 
@@ -99,17 +90,7 @@ def ggn_blocks(
     likelihood: Likelihood | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
-    """Return the exact block of every layer: `lapae.curvature.ggn_blocks` by brute force.
-
-    Args:
-        module: any module that treats samples independently.
-        x: inputs (B, *in).
-        likelihood: gives the Hessian at the output; `Gaussian()` by default.
-        params: weights to evaluate at; the module's own by default.
-
-    Returns:
-        {layer name: (P, P)}, over the layer's parameters flattened in their order.
-    """
+    """Return the exact block of every layer, `lapae.curvature.ggn_blocks` by brute force: {layer name: (P, P)}."""
     h = _seed(module, x, likelihood, params)
     found = jacobians(module, x, params)
     blocks = {}
@@ -125,17 +106,7 @@ def ggn_diagonal(
     likelihood: Likelihood | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
-    """Return the exact diagonal: `lapae.curvature.ggn_diagonal` by brute force.
-
-    Args:
-        module: any module that treats samples independently.
-        x: inputs (B, *in).
-        likelihood: gives the Hessian at the output; `Gaussian()` by default.
-        params: weights to evaluate at; the module's own by default.
-
-    Returns:
-        {parameter name: tensor of its shape}.
-    """
+    """Return the exact diagonal, `lapae.curvature.ggn_diagonal` by brute force: {parameter name: its shape}."""
     h = _seed(module, x, likelihood, params)
     return {name: torch.einsum("bd...,bde,be...->...", j, h, j) for name, j in jacobians(module, x, params).items()}
 

@@ -70,12 +70,8 @@ class Shared(Rule):
 def shared(name: str, names: dict[str, str], params: Params, places: Sequence[Place], like: Tensor) -> Leaf:
     """Put the uses of some parameters into one layer.
 
-    Args:
-        name: name of the layer.
-        names: full names of the parameters, by their keys in the layer.
-        params: the parameters, by these keys.
-        places: where they are used.
-        like: a tensor (B, ...) of the dtype and device of the outputs.
+    `names` and `params` are their full names and values by their keys in the layer; `like` is a tensor (B, …) of the
+    dtype and device of the outputs.
     """
     n_features = sum(torch.Size(place.shape).numel() for place in places)
     y = hollow(like.new_empty(1)).expand(len(like), n_features)

@@ -31,17 +31,9 @@ def sketch(
     *,
     keep_graph: bool = True,
 ) -> Params:
-    """Return an unbiased estimate of the diagonal for a recorded batch.
+    """Return an unbiased estimate of the diagonal for a recorded batch: the mean of `n_samples` estimates.
 
-    Args:
-        run: the recorded batch.
-        likelihood: gives the Hessian at the output.
-        n_samples: number of estimates whose mean is taken.
-        generator: source of randomness; torch's own by default.
-        keep_graph: leave the graph for another backward pass, such as that of a loss on the same output.
-
-    Returns:
-        {parameter name: tensor of its shape}.
+    With `keep_graph`, the graph is left for another backward pass, such as that of a loss on the same output.
     """
     total: Params = {}
     for i in range(n_samples):
@@ -66,15 +58,7 @@ def pull(run: Call, likelihood: Likelihood, eps: Tensor, *, keep_graph: bool = T
     """Return the vector Σ_b J_bᵀ v_b over the weights, v_b = S_b ε_b with S_b S_bᵀ = H_b.
 
     It is linear in the samples: where several processes share a batch, their vectors add up to that of the whole batch.
-
-    Args:
-        run: the recorded batch.
-        likelihood: gives the Hessian at the output.
-        eps: standard normal numbers (B, *out).
-        keep_graph: leave the graph for another backward pass.
-
-    Returns:
-        {parameter name: tensor of its shape}.
+    `eps` are standard normal numbers (B, *out).
     """
     v = likelihood.hessian_factor(output_of(run), eps[None])[0].to(run.output.dtype)
     with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy

@@ -84,11 +84,5 @@ def layers_of(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def functional_call(module: nn.Module, values: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
-    """Return `module(*args)` at other weights, as `torch.func.functional_call` does.
-
-    Args:
-        module: to be called.
-        values: for parameters and buffers, by their names.
-        args: of the call.
-    """
+    """Return `module(*args)` at other weights and buffers, by their names, as `torch.func.functional_call` does."""
     return Stateless(module)(values, args)

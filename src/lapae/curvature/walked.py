@@ -2,7 +2,8 @@
 
 `approximate` carries the diagonal alone (the paper's linear-cost rule). `exact` carries all of M in whichever form is
 smaller, after a plan made from the sizes of the layers and a memory budget. The collector (collect.py) decides what is
-extracted in each layer from the M at its output.
+extracted in each layer from the M at its output. In all of them M is at the output of the last of `nodes`, a record or
+a part of it; `stop` is the index of the last node to be read, and `budget` the numbers that may be held at a time.
 """
 
 from __future__ import annotations
@@ -140,18 +141,9 @@ def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bo
 def approximate(
     nodes: list[Node], stop: int, m: Tensor, collect: Collect, through: bool = False, forget: bool = False
 ) -> Tensor:
-    """Carry diag(M) from the output of the last node to node `stop`.
+    """Carry diag(M), m (B or 1, *out), to the output of node `stop`, or `through` it; return it, (B or 1, *F).
 
-    Args:
-        nodes: the record.
-        stop: index of the last node to be read.
-        m: diag(M) at the output of the last node, (B or 1, *out).
-        collect: takes what it wants of each layer.
-        through: pass node `stop` as well.
-        forget: remove nodes on the way, and their tensors with them.
-
-    Returns:
-        diag(M) where it ended, (B or 1, *F).
+    With `forget`, nodes are removed on the way, and their tensors with them.
     """
 
     def pull(leaf: Leaf, m: Tensor, need_input: bool) -> Tensor | None:
@@ -168,16 +160,9 @@ def approximate(
 
 
 def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
-    """Pull rows through nodes, and collect from each layer exactly.
+    """Pull rows to the first of some nodes, or through it if its input is needed; return them.
 
-    Args:
-        nodes: a part of the record.
-        rows: at the output of the last node.
-        read: called with each layer with wanted parameters, and the rows at its output.
-        need_input: pull the rows through the first node as well.
-
-    Returns:
-        The rows where they ended.
+    `read` is called with each layer that has wanted parameters, and the rows at its output.
     """
 
     def pull(leaf: Leaf, v: Tensor, need_input: bool) -> Tensor | None:
@@ -213,15 +198,7 @@ class Step:
 
 
 def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> list[Step]:
-    """Choose the form of M for each stretch of layers, by counting numbers.
-
-    Args:
-        nodes: the record, from which M is carried back.
-        stop: index of the last node to be read.
-        form: of M at the output of the last node.
-        collect: takes what it wants of each layer.
-        budget: numbers that may be held at a time.
-    """
+    """Choose the form of M for each stretch of layers, by counting numbers."""
     steps: list[Step] = []
     diagonal, whole = isinstance(form, Diagonal), not isinstance(form, Seed)
     i = len(nodes) - 1
@@ -252,15 +229,7 @@ def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget:
 
 
 def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> None:
-    """Carry all of M from the output of the last node to node `stop`, which is read and not passed.
-
-    Args:
-        nodes: the record.
-        stop: index of the last node to be read.
-        form: of M at the output of the last node.
-        collect: takes what it wants of each layer.
-        budget: numbers that may be held at a time.
-    """
+    """Carry all of M to node `stop`, which is read and not passed."""
     for step in plan(nodes, stop, form, collect, budget):
         if step.form == "rows":
             form = _pass_rows(nodes, step, stop, form, collect, budget)

@@ -164,16 +164,8 @@ def row_bound(at: Leaf) -> int:
 
 
 def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-    """Return rows of the identity at an output.
-
-    Args:
-        y: the output, (B, *out).
-        first: of the rows.
-        last: of the rows, exclusive; all by default.
-
-    Returns:
-        (R, B, *out).
-    """
+    """Return rows `first` to `last` (exclusive; default: all) of the identity at an output y (B, *out): (R, B,
+    *out)."""
     n_features = math.prod(y.shape[1:])
     last = n_features if last is None else last
     eye = torch.zeros(last - first, n_features, dtype=y.dtype, device=y.device)
