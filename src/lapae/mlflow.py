@@ -85,6 +85,7 @@ def _how(data: Path) -> dict[str, Any]:
 @contextmanager
 def _data(run: str | Path, verb: str, options: Any) -> Iterator[tuple[Path, Any]]:
     """Yield the data of a model in a temporary folder, and its signature."""
+    import pandas as pd
     from mlflow.models import infer_signature  # pyright: ignore[reportMissingImports]
 
     options = dict(options or {})
@@ -92,7 +93,7 @@ def _data(run: str | Path, verb: str, options: Any) -> Iterator[tuple[Path, Any]
     model = made.loaded.model
     assert model.calibration is not None
     few = model.space.uncode(model.space.to_user(model.calibration.reference.rows[:5].double().numpy()))
-    few = few if hasattr(few, "columns") else _frame(few, [column.name for column in model.space.numbered])
+    few = pd.DataFrame(few, columns=None if hasattr(few, "columns") else [c.name for c in model.space.numbered])
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "lapae"
         try:
@@ -101,9 +102,3 @@ def _data(run: str | Path, verb: str, options: Any) -> Iterator[tuple[Path, Any]
             raise RunError(f"cannot copy {made.run}: {error}") from error
         write_whole(data / VERB, json.dumps({"verb": verb, "options": options}).encode())
         yield data, infer_signature(few, made.frame(few))
-
-
-def _frame(x: Any, names: list[str]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(x, columns=names)

@@ -194,7 +194,7 @@ def nearest(name: str, valid: Iterable[str], shown: Iterable[str] | None = None)
     return hint + f"expected one of {', '.join(names if shown is None else shown)}"
 
 
-def listing(titles: Mapping[str, str], indent: str = "  ") -> str:
+def listing(titles: Mapping[str, str]) -> str:
     """Write names and titles in two columns."""
     width = max(map(len, titles), default=0)
-    return "\n".join(f"{indent}{name:<{width}}  {title}" for name, title in titles.items())
+    return "\n".join(f"  {name:<{width}}  {title}" for name, title in titles.items())

@@ -16,7 +16,7 @@ from lapae.calibrate.calibration import Calibration
 from lapae.calibrate.conformal import LEVELS
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import LapaeError, RunError
+from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.generate.rows import RowSampler
 from lapae.impute import IMPUTERS, Imputer, ImputerRows
 from lapae.methods.building import Modules, build_method
@@ -189,6 +189,14 @@ def load_run(
     }:
         raise RunError(f"{run / CALIBRATION} is of data of another shape; the model takes {model.shape}")
     return model
+
+
+def load_for_new_data(path: str | Path, device: str | torch.device = "cpu") -> Model:
+    """Load the model of a run; it accepts missing values if its likelihood can handle them, and else refuses them."""
+    try:
+        return load_run(path, device=device, allow_nan=True)
+    except ConfigError:
+        return load_run(path, device=device)
 
 
 def _as(dtype: torch.dtype, name: str, tensor: torch.Tensor) -> torch.Tensor:

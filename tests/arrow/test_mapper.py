@@ -143,8 +143,8 @@ def test_it_is_pickled_by_path_and_loaded_once(runs, rows, monkeypatch):
     assert len(packed) < 5000
     monkeypatch.setattr(module, "_models", {})
     loads = []
-    load = module._load
-    monkeypatch.setattr(module, "_load", lambda run: loads.append(run) or load(run))
+    load = module.load_for_new_data
+    monkeypatch.setattr(module, "load_for_new_data", lambda run: loads.append(run) or load(run))
     one, two = pickle.loads(packed), pickle.loads(packed)
     assert one.table(rows).equals(two.table(rows))
     assert one.schema.equals(mapper.schema)

@@ -91,8 +91,8 @@ def test_rows_are_repeated_until_their_place_in_a_block_does_not_matter(period):
     assert stride == (blocks.ALONE if period == 3 else period)
     calls.clear()
     x = np.random.default_rng(0).normal(size=(50, 2))
-    groups = [np.arange(40), np.arange(40, 45)]
-    (found,) = blocks.in_blocks(call, x, groups, [16, 16], [stride, stride])
+    groups = [blocks.Group(rows, 16, stride) for rows in (np.arange(40), np.arange(40, 45))]
+    (found,) = blocks.in_blocks(call, x, groups)
     np.testing.assert_array_equal(found[:45], x[:45])
     assert np.isnan(found[45:]).all()
     a_block = 1 if period == 3 else 16 // period

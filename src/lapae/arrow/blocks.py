@@ -9,16 +9,15 @@ then bit-identical in any batch, partition or process on one kind of CPU (tests/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from lapae.model import Model
-from lapae.networks.threads import one_thread
 from lapae.predict import Prediction
 
 FULL = 512
@@ -36,34 +35,30 @@ ALONE = LACKING
 Arrays = tuple[np.ndarray, ...]
 
 
-@contextmanager
-def reproducibly() -> Iterator[None]:
-    """Use one thread: how an operation is divided between threads may change its last bits."""
-    with one_thread():
-        yield
+class Group(NamedTuple):
+    """Rows that go into blocks together."""
+
+    rows: np.ndarray
+    """Their indices."""
+    size: int
+    """Number of rows in a block."""
+    stride: int
+    """How many times each row is repeated; `ALONE` for blocks of one row."""
 
 
-def in_blocks(
-    call: Callable[[np.ndarray], Arrays],
-    x: np.ndarray,
-    groups: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-) -> Arrays:
+def in_blocks(call: Callable[[np.ndarray], Arrays], x: np.ndarray, groups: Sequence[Group]) -> Arrays:
     """Call a function on blocks of a fixed size.
 
     Args:
         call: from rows (B, F) to arrays (B, …), the first axis being that of the rows.
         x: rows (n, F).
-        groups: indices of the rows that go into blocks together; rows in no group are NaN in the output.
-        sizes: rows of a block, for each group.
-        strides: how many times each row of a group is repeated; `ALONE` for blocks of one row.
+        groups: rows that go into blocks together; rows in no group are NaN in the output.
 
     Returns:
         Arrays (n, …); none if all groups are empty.
     """
     out: list[np.ndarray] = []
-    for members, size, stride in zip(groups, sizes, strides, strict=True):
+    for members, size, stride in groups:
         n, times = (1, 1) if stride == ALONE else (size // stride, stride)
         for start in range(0, len(members), n):
             part = members[start : start + n]
@@ -76,23 +71,12 @@ def in_blocks(
     return tuple(out)
 
 
-def by_pattern(missing: np.ndarray, *, full_size: int = FULL) -> tuple[list[np.ndarray], list[int]]:
-    """Group rows that lack the same values.
-
-    Args:
-        missing: (n, F) bool.
-        full_size: number of rows in a block of complete rows.
-
-    Returns:
-        Indices of the rows of each group, and the number of rows in its blocks. Rows that lack all values are in none.
-    """
-    keys: dict[Hashable, list[int]] = {}
-    lacks, nothing = np.asarray(missing.any(1)), np.asarray(missing.all(1))
-    full = np.flatnonzero(~lacks)
-    for row in np.flatnonzero(lacks & ~nothing).tolist():
-        keys.setdefault(missing[row].tobytes(), []).append(row)
-    groups = ([full] if len(full) else []) + [np.array(rows) for rows in keys.values()]
-    return groups, [LACKING if lacks[rows[0]] else full_size for rows in groups]
+def by_pattern(hidden: np.ndarray, chosen: np.ndarray, kind: np.ndarray | None = None) -> list[np.ndarray]:
+    """Group the `chosen` rows (n,) by their hidden values (n, F) and, if given, by their `kind` (n,)."""
+    groups: dict[tuple[bytes, int], list[int]] = {}
+    for row in np.flatnonzero(chosen).tolist():
+        groups.setdefault((hidden[row].tobytes(), 0 if kind is None else int(kind[row])), []).append(row)
+    return [np.array(rows) for rows in groups.values()]
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ from lapae.errors import DataError
 from lapae.space import Column
 from lapae.space.frames import uncode
 
-NUMBERS = ("number", "count", "date")
-"""Kinds of columns whose values lie in intervals."""
-
 
 def type_of(column: Column) -> Any:
     """Return the Arrow type that values of a column are written in."""
@@ -62,7 +59,8 @@ def with_filled(array: Any, x: np.ndarray, made: np.ndarray, column: Column, whe
     """
     kind, missing = type_of(column), np.isnan(x)
     try:
-        words = column.kind in ("number", "count") and not _is_numeric(array.type)
+        is_numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+        words = column.kind in ("number", "count") and not any(test(array.type) for test in is_numeric)
         given = (pa.array(x, mask=missing) if words else readable(array, column)).cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(
@@ -72,7 +70,3 @@ def with_filled(array: Any, x: np.ndarray, made: np.ndarray, column: Column, whe
     if not missing.any():
         return given
     return pc.call_function("if_else", [pa.array(missing), as_arrow(np.where(missing, made, np.nan), column), given])
-
-
-def _is_numeric(kind: Any) -> bool:
-    return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))

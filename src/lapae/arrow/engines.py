@@ -20,13 +20,8 @@ RETRIES = 3
 
 
 def engine_of(name: str, address: str | None, jobs: int) -> Engine:
-    """Return an engine.
-
-    Args:
-        name: "dask", "ray" or "spark".
-        address: address of its scheduler; default: a cluster of `jobs` workers on this machine.
-        jobs: number of workers on this machine.
-    """
+    """Return the engine "dask", "ray" or "spark" at the address of its scheduler; by default on a cluster of `jobs`
+    workers on this machine."""
     return {"dask": on_dask, "ray": on_ray, "spark": on_spark}[name](address, jobs)
 
 

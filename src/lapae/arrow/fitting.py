@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from lapae.arrow.blocks import reproducibly
 from lapae.errors import ConfigError, DataError, LapaeError, did_you_mean
 from lapae.estimator import LaplacianAutoencoder
+from lapae.networks.threads import one_thread
 
 try:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
@@ -112,7 +112,7 @@ class FitMapper:
 
         began = monotonic()
         place, error = self.run_of(*key), None
-        with warnings.catch_warnings(record=True) as told, reproducibly():
+        with warnings.catch_warnings(record=True) as told, one_thread():
             warnings.simplefilter("always")
             try:
                 model = LaplacianAutoencoder(**self.options)

@@ -34,16 +34,9 @@ Engine = Callable[[Work, Sequence[Part]], Iterable[Written]]
 
 
 def start(mapper: Mapper, parts: Sequence[Part], out: Path, *, resume: bool) -> list[Part]:
-    """Prepare the output folder.
+    """Prepare the output folder, and return the parts that are to be done.
 
-    Args:
-        mapper: the function to apply.
-        parts: all parts.
-        out: the folder.
-        resume: whether to keep parts that exist; otherwise the folder must be new or empty.
-
-    Returns:
-        The parts that are to be done.
+    With `resume`, those that exist are kept; otherwise the folder must be new or empty.
     """
     make_folder(out)
     about = json.dumps(_about(mapper, parts), indent=1).encode()

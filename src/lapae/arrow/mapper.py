@@ -1,7 +1,8 @@
 """`lapae.mapper`: a trained run as a function from Arrow record batches to Arrow record batches.
 
 The function is pickled as the path of its run and its options. Each process loads the run once. The output of a row
-does not depend on the rows beside it, to the last bit, so that it does not matter how an engine divides the rows.
+does not depend on the rows beside it, to the last bit, so that it does not matter how an engine divides the rows. One
+thread is used: how an operation is divided between threads may change its last bits.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lapae.arrow.blocks import RowModel, reproducibly
+from lapae.arrow.blocks import RowModel
 from lapae.errors import ConfigError, DataError, RunError, did_you_mean
+from lapae.networks.threads import one_thread
 from lapae.space.frames import find_columns, warn_unknown
+from lapae.storage import load_for_new_data
 
 try:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
@@ -25,9 +28,6 @@ from lapae.arrow.series import Series, of_steps, step_fields
 from lapae.arrow.verbs import VERBS, Embed, Verb
 from lapae.data.arrow_codes import codes_of
 from lapae.space.columns import unique_names
-
-if TYPE_CHECKING:
-    from lapae.model import Model
 
 CHUNK = 8192
 """Minimum number of rows that are processed at a time: smaller batches are combined."""
@@ -132,7 +132,7 @@ class Mapper:
                 f"series: {run} was trained on {model.space.describe()}, whose rows are judged one by one"
             )
         if verb.imputes() and model.likelihood.missing:
-            with reproducibly():
+            with one_thread():
                 model.with_imputer()  # kept in the run folder, for all processes
         schema = pa.schema([*keep, *(verb.fields(model) if series is None else step_fields(verb, model))])
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -150,8 +150,8 @@ class Mapper:
                     f"{self.run} is not the run that the mapper was made from ({found[:12]}, expected "
                     f"{self.digest[:12]}): it was trained again, or another folder is there on this machine"
                 )
-            with reproducibly():
-                _models[key] = RowModel(_load(self.run).predicting(**self.predicting))
+            with one_thread():
+                _models[key] = RowModel(load_for_new_data(self.run).predicting(**self.predicting))
         return _models[key]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -199,7 +199,7 @@ class Mapper:
         kept = [_column(batch, each) for each in self.keep]
         if not batch.num_rows:
             return pa.RecordBatch.from_pylist([], self.schema)
-        with reproducibly():
+        with one_thread():
             words: dict[tuple[int, int], str] = {}
             x, features = self._codes(batch, unknown, words)
             found = self.verb(self.loaded, x, features, words)
@@ -208,7 +208,7 @@ class Mapper:
     def _map_series(self, name: str, rows: Any, unknown: dict[str, set[str]]) -> Any:
         batch = rows.combine_chunks().to_batches()[0]
         kept = [_column(batch, each) for each in self.keep]
-        with reproducibly():
+        with one_thread():
             x, features = self._codes(batch, unknown, {})
             at, found = of_steps(self.verb, self.loaded.model, x, features, name)
         return pa.RecordBatch.from_arrays([*(each.take(pa.array(at)) for each in kept), *found], schema=self.schema)
@@ -288,13 +288,3 @@ def _digest(run: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(f"{run} has no model yet: train it with lapae train --resume {run} ({error.strerror})") from None
-
-
-def _load(run: Path) -> Model:
-    """Load a run on the CPU, taking missing values if its likelihood can."""
-    from lapae.storage import load_run
-
-    try:
-        return load_run(run, allow_nan=True)
-    except ConfigError:  # the likelihood does not take missing values
-        return load_run(run)

@@ -15,6 +15,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
 from lapae.arrow.mapper import CHUNK, Mapper
+from lapae.data.parquet_file import sound
 from lapae.data.table import PARQUET, TableReader, is_plain
 from lapae.errors import ConfigError, DataError
 from lapae.runs.files import make_folder, whole
@@ -145,11 +146,10 @@ def _batches(part: Part, space: Space) -> Iterator[Any]:
     if path.suffix.lower() not in PARQUET:
         yield from _csv_batches(path, space)
         return
-    file = _opened(path)
-    try:
-        yield from file.iter_batches(CHUNK, row_groups=range(*part.groups) if part.groups else None)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error
+    with sound(path):
+        yield from parquet.ParquetFile(path).iter_batches(
+            CHUNK, row_groups=range(*part.groups) if part.groups else None
+        )
 
 
 def _csv_batches(path: Path, space: Space) -> Iterator[Any]:
@@ -188,7 +188,5 @@ def write_part(mapper: Mapper, part: Part) -> Written:
 
 
 def _opened(path: Path) -> Any:
-    try:
+    with sound(path):
         return parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error

@@ -17,8 +17,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingImports]
 
 from lapae.arrow.blocks import Arrays
-from lapae.arrow.columns import NUMBERS, as_arrow, end_of, with_filled
-from lapae.arrow.verbs import Embed, Impute, Reconstruct, Score, Verb
+from lapae.arrow.verbs import Embed, Impute, Reconstruct, Score, Verb, numbers, quiet, value_columns
 from lapae.calibrate.steps import StepScores
 from lapae.errors import DataError
 from lapae.model import Model
@@ -121,8 +120,8 @@ def step_fields(verb: Verb, model: Model) -> list[Any]:
     if not isinstance(verb, Score):
         start = [pa.field("start", pa.int64())] if isinstance(verb, Embed) else []
         return [*start, *verb.fields(model)]
-    numbers = ["anomaly_score", "p_value", "p_adaptive"]
-    found = [pa.field(name, pa.float64()) for name in numbers] + [pa.field("drift", pa.bool_())]
+    found = [pa.field(name, pa.float64()) for name in ("anomaly_score", "p_value", "p_adaptive")]
+    found.append(pa.field("drift", pa.bool_()))
     found += [pa.field(f"unusual_{column.name}", pa.float64()) for column in model.space.numbered]
     if verb.explain:
         found += [pa.field("channel", pa.string()), pa.field("share", pa.float64())]
@@ -152,8 +151,8 @@ def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name:
     if isinstance(verb, Embed):
         found = [model.encode(windows[part]) for part in blocks]
         k = len(verb.fields(model)) // 2
-        both = [np.concatenate([np.empty((0, k)), *(e.reshape(len(e), -1) for e in ends)]) for ends in _turned(found)]
-        return first, [pa.array(first), *(_nulls(column) for part in both for column in part.T)]
+        both = [np.concatenate([np.empty((0, k)), *(f[i].reshape(len(f[i]), -1) for f in found)]) for i in (0, 1)]
+        return first, [pa.array(first), *(numbers(column) for part in both for column in part.T)]
     every = np.arange(n)
     if isinstance(verb, Score):
         return every, _scores(verb, model, n, [(first[part], windows[part]) for part in blocks])
@@ -164,19 +163,13 @@ def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name:
         for fold, values in zip(folded, make(windows[part]), strict=False):
             fold.add(first[part], values)
     made, *ends = (x if fold.total is None else np.where(ours, fold.mean(), x) for fold in folded)
-    bare = n < window and isinstance(verb, Reconstruct)
-    out: list[Any] = []
-    with_ends = getattr(verb, "level", None) is not None
-    for i, column in enumerate(model.space.numbered):
-        values = np.full(n, np.nan) if bare else made[:, i]
-        if isinstance(verb, Impute):
-            written = column if verb.guess == "median" else end_of(column)
-            out.append(with_filled(features[i], x[:, i], values, written, "X"))
-        else:
-            out.append(as_arrow(values, column))
-        if column.kind in NUMBERS and with_ends:
-            out += [as_arrow(np.full(n, np.nan) if bare else end[:, i], end_of(column)) for end in ends]
-    return every, out
+    ends = ends if getattr(verb, "level", None) is not None else []
+    if isinstance(verb, Impute):
+        return every, value_columns(model, verb.filled(model, x, features, made), ends)
+    assert isinstance(verb, Reconstruct)
+    if n < window:
+        made, *ends = (np.full(x.shape, np.nan) for _ in range(3))
+    return every, value_columns(model, verb.expected(model, made), ends)
 
 
 def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np.ndarray]]) -> list[Any]:
@@ -184,10 +177,7 @@ def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np
 
     def judged() -> Iterator[Arrays]:
         for first, windows in blocks:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # windows with nothing observed
-                found = model.judge(windows, reasons=True)
-            assert found.contribution is not None
+            found = quiet(model.judge, windows, reasons=True)
             yield first, found.anomaly_score, found.contribution
 
     threshold = model.threshold(rule, overlap=model.space.shape[0])
@@ -196,8 +186,8 @@ def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np
         unknown = np.full(n, np.nan)
         steps = StepScores(unknown, unknown, unknown, np.zeros(n, bool), np.full((n, model.space.shape[1]), np.nan))
     nothing = np.isnan(steps.p_value)
-    out = [_nulls(values) for values in (steps.anomaly_score, steps.p_value, steps.p_adaptive)]
-    out += [pa.array(steps.drift, mask=nothing), *(_nulls(values) for values in steps.unusual.T)]
+    out = [numbers(values) for values in (steps.anomaly_score, steps.p_value, steps.p_adaptive)]
+    out += [pa.array(steps.drift, mask=nothing), *(numbers(values) for values in steps.unusual.T)]
     if verb.explain:
         channel, share = steps.leading()
         names = [model.space.numbered[i].name if i >= 0 else None for i in channel.tolist()]
@@ -222,11 +212,3 @@ def _maker(verb: Verb, model: Model, missing: np.ndarray) -> tuple[Callable[[np.
         return made
 
     return fill, missing
-
-
-def _turned(found: list[tuple[np.ndarray, np.ndarray]]) -> list[list[np.ndarray]]:
-    return [[both[i] for both in found] for i in (0, 1)]
-
-
-def _nulls(values: np.ndarray) -> Any:
-    return pa.array(values, mask=np.isnan(values))

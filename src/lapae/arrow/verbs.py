@@ -7,16 +7,18 @@ in blocks of a fixed size (`lapae.arrow.blocks`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-from lapae.arrow.blocks import FULL, LACKING, SCORED, RowModel, by_pattern, in_blocks
-from lapae.arrow.columns import NUMBERS, as_arrow, end_of, type_of, with_filled
+from lapae.arrow.blocks import FULL, LACKING, SCORED, Group, RowModel, by_pattern, in_blocks
+from lapae.arrow.columns import as_arrow, end_of, type_of, with_filled
 from lapae.errors import ConfigError
 from lapae.model import Guess, Model, check_guess
+from lapae.space.columns import WITH_INTERVALS
 from lapae.view.reasons import REASONS, choose_reasons, never_seen
 
 Words = dict[tuple[int, int], str]
@@ -84,23 +86,20 @@ class Score(Verb):
         return found
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
-        model = loaded.model
-        full_size = FULL if self.explain else SCORED
-        groups, sizes = by_pattern(np.isnan(x), full_size=full_size)
-        strides = [loaded.scored_stride] * len(groups)
+        model, stride, missing = loaded.model, loaded.scored_stride, np.isnan(x)
+        lacking = np.asarray(missing.any(1))
+        groups = [Group(np.flatnonzero(~lacking), FULL if self.explain else SCORED, stride)]
+        groups += [Group(rows, LACKING, stride) for rows in by_pattern(missing, lacking & ~missing.all(1))]
 
         def judge(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            found = _quiet(model.judge, rows, reasons=self.explain)
+            found = quiet(model.judge, rows, reasons=self.explain)
             both = found.anomaly_score, found.p_value
             return both if found.contribution is None else (*both, found.contribution)
 
-        score, p, *part = in_blocks(judge, x, groups, sizes, strides) or (
-            *np.full((2, len(x)), np.nan),
-            np.zeros(x.shape),
-        )
+        unknown = (*np.full((2, len(x)), np.nan), np.zeros(x.shape))
+        score, p, *part = in_blocks(judge, x, groups) or unknown
         flagged = p <= model.rule(self.false_alarm_rate).rate
-        nothing = np.isnan(p)
-        out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
+        out = [numbers(score), numbers(p), pa.array(flagged, mask=np.isnan(p))]
         if self.explain:
             out += self._reasons(loaded, x, part[0], words)
         if "unseen" in (field.name for field in self.fields(model)):
@@ -117,14 +116,14 @@ class Score(Verb):
             at = np.arange(len(rows))
             hidden = np.isnan(model.space.known(x[rows]))
             hidden[at, first[rows]] = hidden[at, j] = True
-            together = _alike(hidden, j, np.ones(len(rows), bool), loaded)
+            groups = _to_fill(hidden, np.ones(len(rows), bool), loaded, j)
 
             def expected(block: np.ndarray) -> tuple[np.ndarray, ...]:
                 given, contribution, asked = np.split(block, 3, axis=1)
                 return model.counterfactual(given, contribution=contribution, asked=asked > 0)
 
             asked = np.arange(x.shape[1]) == j[:, None]
-            ends = in_blocks(expected, np.concatenate([x[rows], part[rows], asked], 1), *together)
+            ends = in_blocks(expected, np.concatenate([x[rows], part[rows], asked], 1), groups)
             return tuple(end[at, j] for end in ends)
 
         found = choose_reasons(model.space.numbered, model.marked(x), part, expected_of)
@@ -147,8 +146,8 @@ class Embed(Verb):
         def encode(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             return tuple(part.reshape(len(rows), -1) for part in loaded.model.encode(rows))
 
-        found = in_blocks(encode, x, [np.arange(len(x))], [FULL], [loaded.stride])
-        return [_numbers(column) for part in found for column in part.T]
+        found = in_blocks(encode, x, [Group(np.arange(len(x)), FULL, loaded.stride)])
+        return [numbers(column) for part in found for column in part.T]
 
 
 @dataclass(frozen=True)
@@ -184,18 +183,16 @@ class Impute(Verb):
             return (made,) if level is None else (made, *model.impute_interval(rows, level))
 
         # rows with nothing observed are filled in too
-        groups = _alike(missing, np.zeros(len(x), int), lacking, loaded)
-        found = in_blocks(fill, x, *groups) or (x,) * (1 if level is None else 3)
+        found = in_blocks(fill, x, _to_fill(missing, lacking, loaded)) or (x,) * (1 if level is None else 3)
         made, *ends = (np.where(lacking[:, None], values, x) for values in found)
-        columns = model.space.numbered
-        out = []
-        for i, (column, given) in enumerate(zip(columns, features, strict=True)):
-            values = np.rint(made[:, i]) if column.kind == "boolean" else made[:, i]
-            written = column if self.guess == "median" else end_of(column)
-            out.append(with_filled(given, x[:, i], values, written, "X"))
-            if column.kind in NUMBERS:
-                out += [as_arrow(end[:, i], end_of(column)) for end in ends]
-        return out
+        truths = [column.kind == "boolean" for column in model.space.numbered]
+        made[:, truths] = np.rint(made[:, truths])
+        return value_columns(model, self.filled(model, x, features, made), ends)
+
+    def filled(self, model: Model, x: np.ndarray, features: list[Any], made: np.ndarray) -> list[Any]:
+        """Return the columns of rows x (n, F) with the values `made` (n, F) in place of missing ones."""
+        columns = model.space.numbered if self.guess == "median" else map(end_of, model.space.numbered)
+        return [with_filled(features[i], x[:, i], made[:, i], column, "X") for i, column in enumerate(columns)]
 
 
 @dataclass(frozen=True)
@@ -222,21 +219,14 @@ class Reconstruct(Verb):
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model, missing = loaded.model, np.isnan(x)
         lacking = np.asarray(missing.any(1))
-        full = np.flatnonzero(~lacking)
-        groups, sizes, strides = _alike(missing, np.zeros(len(x), int), lacking, loaded)
-        if len(full):
-            groups, sizes, strides = [full, *groups], [FULL, *sizes], [loaded.stride, *strides]
+        full = Group(np.flatnonzero(~lacking), FULL, loaded.stride)
+        groups = [full, *_to_fill(missing, lacking, loaded)]
+        made, *ends = in_blocks(lambda rows: model.expected(rows, self.level), x, groups)
+        return value_columns(model, self.expected(model, made), ends)
 
-        def expect(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            return model.expected(rows, self.level)
-
-        found = in_blocks(expect, x, groups, sizes, strides)
-        out = []
-        for i, column in enumerate(model.space.numbered):
-            out.append(as_arrow(found[0][:, i], column))
-            if column.kind in NUMBERS:
-                out += [as_arrow(end[:, i], end_of(column)) for end in found[1:]]
-        return out
+    def expected(self, model: Model, made: np.ndarray) -> list[Any]:
+        """Return the columns of expected values `made` (n, F)."""
+        return [as_arrow(made[:, i], column) for i, column in enumerate(model.space.numbered)]
 
 
 VERBS: dict[str, type[Verb]] = {"score": Score, "impute": Impute, "embed": Embed, "reconstruct": Reconstruct}
@@ -246,32 +236,36 @@ def _value_fields(model: Model, *, ends: bool, whole: bool = True) -> list[Any]:
     found = []
     for column in model.space.numbered:
         found.append(pa.field(column.name, type_of(column if whole else end_of(column))))
-        if ends and column.kind in NUMBERS:
+        if ends and column.kind in WITH_INTERVALS:
             found += [pa.field(f"{column.name}_{end}", type_of(end_of(column))) for end in ("low", "high")]
     return found
 
 
-def _alike(
-    hidden: np.ndarray, kind: np.ndarray, chosen: np.ndarray, loaded: RowModel
-) -> tuple[list[np.ndarray], list[int], list[int]]:
-    """Group the `chosen` rows (n,) by hidden values (n, F) and by `kind` (n,), with sizes and strides of blocks."""
-    groups: dict[tuple[bytes, int], list[int]] = {}
-    for row in np.flatnonzero(chosen).tolist():
-        groups.setdefault((hidden[row].tobytes(), int(kind[row])), []).append(row)
-    n = len(groups)
-    strides = [loaded.filled_stride] * n if n else []  # finding this out requires an imputer
-    return [np.array(rows) for rows in groups.values()], [LACKING] * n, strides
+def value_columns(model: Model, values: list[Any], ends: Sequence[np.ndarray]) -> list[Any]:
+    """Return the columns of values (n,), each of numbers followed by the ends (n, F) of its intervals."""
+    out = []
+    for i, (column, array) in enumerate(zip(model.space.numbered, values, strict=True)):
+        out.append(array)
+        if column.kind in WITH_INTERVALS:
+            out += [as_arrow(end[:, i], end_of(column)) for end in ends]
+    return out
+
+
+def _to_fill(hidden: np.ndarray, chosen: np.ndarray, loaded: RowModel, kind: np.ndarray | None = None) -> list[Group]:
+    """Group the `chosen` rows (n,), whose `hidden` values (n, F) are filled in; their stride requires an imputer."""
+    return [Group(rows, LACKING, loaded.filled_stride) for rows in by_pattern(hidden, chosen, kind)]
 
 
 def _texts(values: list[str]) -> Any:
     return pa.array([text or None for text in values], pa.string())
 
 
-def _numbers(values: np.ndarray) -> Any:
+def numbers(values: np.ndarray) -> Any:
+    """Return numbers (n,) as an Arrow array; NaN is null."""
     return pa.array(values, mask=np.isnan(values))
 
 
-def _quiet(call: Any, *arguments: Any, **asked: Any) -> Any:
+def quiet(call: Any, *arguments: Any, **asked: Any) -> Any:
     """Call without warnings: rows with nothing observed are null in the output."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -25,12 +25,9 @@ WHOLE = 65535
 
 
 def pixels(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
-    """Return how unusual each pixel of images x (n, *shape) is, (n, H, W) each.
+    """Return how unusual each pixel of images x (n, *shape), or of their feature maps, is: (n, H, W) each.
 
-    Args:
-        model: the model.
-        x: the images, or their feature maps.
-        contribution: what each of their values adds to the anomaly score, (n, *shape); not used for feature maps.
+    `contribution` is what each value adds to the anomaly score; it is not used for feature maps.
     """
     if model.space.features is not None:
         unusual, p = model.pixel_scores(x)

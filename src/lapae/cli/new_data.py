@@ -147,14 +147,10 @@ def with_options(model: Model, options: PredictOptions) -> Model:
 
 
 def open_model(run: Path, options: Device) -> Model:
-    """Load the model of a run; it accepts missing values if its likelihood can handle them."""
-    from lapae.storage import load_run
+    """Load the model of a run on the device of the options."""
+    from lapae.storage import load_for_new_data
 
-    device = own_device(options.device)
-    try:
-        return load_run(run, device=device, allow_nan=True)
-    except ConfigError:  # the likelihood does not take missing values: then NaN in the input is refused
-        return load_run(run, device=device)
+    return load_for_new_data(run, own_device(options.device))
 
 
 def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False, written: bool = False) -> Reader:

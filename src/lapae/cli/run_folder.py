@@ -30,12 +30,8 @@ def open_run(
 ) -> tuple[Run, Model, Data]:
     """Open a run: the run, its model on a device, and data.
 
-    Args:
-        path: folder of the run.
-        device: auto, cpu or cuda.
-        data_dir: folder of the named data sets; default: that of the run.
-        file: data to test on, all of them; default: the data of the run, with its splits.
-        label_column: column of a table with labels; default: that of the run, if it has one.
+    The data are those of `file`, all to test on, or by default those of the run, with its splits. Folder of the named
+    data sets and column with labels are by default those of the run.
     """
     from lapae.runs import Run
     from lapae.storage import load_run

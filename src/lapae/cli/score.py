@@ -54,13 +54,9 @@ class ScoreCommand(PredictCommand):
 
 
 def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -> dict[str, Any]:
-    """Return the columns of the output for samples x (n, *shape).
+    """Return the columns of the output for samples x (n, *shape), or windows of a series.
 
-    Args:
-        model: the model.
-        x: the samples, or the windows of a series.
-        explain: whether to name reasons.
-        maps: whether to return pictures of images too, see `lapae.cli.maps`.
+    With `explain` they name reasons, with `maps` they include pictures of images (`lapae.cli.maps`).
     """
     from lapae.cli.maps import pixels
     from lapae.cli.tiles import image_scores
@@ -92,10 +88,7 @@ def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -
 def reasons(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
     """Return the feature that makes each sample unusual (-1 for none), its share and what was expected, (n,) by name.
 
-    Args:
-        model: the model.
-        x: samples (n, *shape).
-        contribution: what each value adds to the anomaly score, (n, *shape).
+    `contribution` is what each value of samples x (n, *shape) adds to the anomaly score.
     """
     import numpy as np
 

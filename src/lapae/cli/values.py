@@ -26,8 +26,6 @@ PARQUET = (".parquet", ".pq")
 ARRAYS = (".npy", ".npz")
 FORMATS = (".csv", ".tsv", *PARQUET, *ARRAYS)
 ENDS = ("low", "high")
-NUMBERS = ("number", "count", "date")
-"""Kinds of columns whose values lie in intervals."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +142,12 @@ def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends:
     import pandas as pd
 
     from lapae.runs.outputs import csv_rows, parquet_rows
+    from lapae.space.columns import WITH_INTERVALS
     from lapae.space.frames import cells, uncode
 
     csv = out.suffix.lower() not in PARQUET
     features = {place: (i, source.columns[i]) for i, place in enumerate(source.features)}
-    between = {place for place, (_, column) in features.items() if ends and column.kind in NUMBERS}
+    between = {place for place, (_, column) in features.items() if ends and column.kind in WITH_INTERVALS}
     names = [n for i, name in enumerate(source.names) for n in (name, *(f"{name}_{e}" for e in ENDS if i in between))]
 
     def as_real(column: Column) -> Column:

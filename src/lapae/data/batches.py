@@ -102,7 +102,7 @@ class Batches:
         order = self.order(epoch)
         spans = [self._span(k) for k in range(len(self))]
         if self._resident is None:
-            yield from self._stream([order[start:stop] for start, stop in spans])
+            yield from map(self._place, ahead((self._read(order[start:stop]) for start, stop in spans), 1))
         elif self.shuffle:
             index = torch.from_numpy(order).to(self.device)
             for start, stop in spans:
@@ -153,16 +153,6 @@ class Batches:
         first, last = part_of(size, self.rank, self.world_size)
         return start + first, start + last
 
-    def _stream(self, parts: list[np.ndarray]) -> Iterator[Tensor]:
-        """Read a batch while the previous one is in use. Errors in the thread are raised here."""
-        with ThreadPoolExecutor(1, thread_name_prefix="lapae-batches") as pool:
-            ahead = pool.submit(self._read, parts[0]) if parts else None
-            for k in range(len(parts)):
-                assert ahead is not None
-                batch = ahead.result()
-                ahead = pool.submit(self._read, parts[k + 1]) if k + 1 < len(parts) else None
-                yield self._place(batch)
-
     def _read(self, index: np.ndarray) -> Tensor:
         assert self._source is not None
         batch = self._storage(np.asarray(self._source[index]))
@@ -186,12 +176,15 @@ class Batches:
         return self._space.convert(batch) if batch.dtype == torch.uint8 else batch
 
 
-def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the items of an iterator that a thread advances, a few at a time, while those before are in use."""
+def ahead(items: Iterator[Tensor], n: int = AHEAD) -> Iterator[Tensor]:
+    """Yield the items of an iterator that a thread advances, n at a time, while those before are in use.
+
+    Errors in the thread are raised here.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="lapae-batches") as pool:
-        after = pool.submit(lambda: list(islice(items, AHEAD)))
+        after = pool.submit(lambda: list(islice(items, n)))
         while some := after.result():
-            after = pool.submit(lambda: list(islice(items, AHEAD)))
+            after = pool.submit(lambda: list(islice(items, n)))
             yield from some
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lapae.data.bounds import check_file, check_memory
 from lapae.errors import DataError
 from lapae.space.frames import Frame
+
+
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """Turn errors of reading a file into DataError: pyarrow raises errors of many kinds on damaged files."""
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error
 
 
 class ParquetFile:
@@ -23,11 +35,9 @@ class ParquetFile:
             raise DataError(f"{path}: reading .parquet files needs pyarrow: pip install 'lapae[parquet]'") from None
         check_file(path)
         self.path = path
-        try:
+        with sound(path):
             self.file = parquet.ParquetFile(path)
             table = self.file.schema_arrow.empty_table().to_pandas()
-        except Exception as error:  # pyarrow raises errors of many kinds on damaged files
-            raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error
         self.first = [str(name) for name in table.columns]
         self.width = len(self.first)
         self.size = self.file.metadata.num_rows
@@ -40,16 +50,12 @@ class ParquetFile:
         about = self.file.metadata
         largest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
         check_memory(self.path, largest, "write it with smaller row groups")
-        try:
+        with sound(self.path):
             for batch in self.file.iter_batches(chunk):
                 frame = batch.to_pandas()
                 frame.columns = range(len(frame.columns))
                 progress(len(frame))  # before it is handed over: whoever has it knows how much has been read
                 yield frame.reset_index(drop=True)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{self.path}: not a sound .parquet file ({str(error)[:200]})") from error
 
     def line_of(self, row: int) -> int:
         return row + 1

@@ -21,7 +21,7 @@ from lapae.data.copies import MOST_COPIES, hashed
 from lapae.data.data import Data
 from lapae.data.extremes import FAR, fences
 from lapae.data.frame import table_records
-from lapae.data.parquet_file import ParquetFile, check_same_columns
+from lapae.data.parquet_file import ParquetFile, check_same_columns, sound
 from lapae.data.progress import progress
 from lapae.data.source import Records, Split, Streamed, even
 from lapae.data.splits import count_of, held_out_sizes
@@ -225,13 +225,8 @@ class ParquetTable:
         """Yield the columns `names` of a row group as record batches, a page of each in memory at a time."""
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
-        try:
-            with parquet.ParquetFile(group.path, pre_buffer=False, buffer_size=BUFFER) as file:
-                yield from file.iter_batches(STRIPE, row_groups=[group.index], columns=list(names), use_threads=False)
-        except DataError:
-            raise
-        except Exception as error:  # pyarrow raises errors of many kinds on damaged files
-            raise DataError(f"{group.path}: not a sound .parquet file ({str(error)[:200]})") from error
+        with sound(group.path), parquet.ParquetFile(group.path, pre_buffer=False, buffer_size=BUFFER) as file:
+            yield from file.iter_batches(STRIPE, row_groups=[group.index], columns=list(names), use_threads=False)
 
     def codes(
         self, group: Group, columns: Sequence[Column], unknown: dict[str, set[str]]

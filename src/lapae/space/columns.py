@@ -13,6 +13,8 @@ import numpy as np
 from lapae.space.written import parse_written
 
 ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"]
+WITH_INTERVALS = ("number", "count", "date")
+"""Kinds of columns whose values lie in intervals; categories and booleans have none."""
 DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
@@ -180,7 +182,7 @@ class Spans:
     def spread(self, values: np.ndarray, otherwise: float) -> np.ndarray:
         """Values (F,) of the columns as values of the features (D,): those of numbers and dates, else `otherwise`."""
         out = np.full(self.n_features, otherwise)
-        which = self.of_kind("number", "count", "date")
+        which = self.of_kind(*WITH_INTERVALS)
         out[self.starts[which]] = values[which]
         return out
 

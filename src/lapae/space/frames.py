@@ -473,7 +473,8 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
         bad = np.isnan(values) & series.notna().to_numpy()
         if bad.any():
             bad &= ~text(series).isna().to_numpy()
-        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, _told(column)))
+        why = f"is not a number as {column.format}" if column.format else "is not a number"
+        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, why))
         refuse(np.isinf(values), series, column, "is not finite")
         return values
     if column.kind == "date" and series.dtype.kind == "M":
@@ -513,10 +514,6 @@ def _numbers(series: Series, column: Column) -> np.ndarray:
     if not column.format or series.dtype.kind in "biufm":
         return numbers(series)
     return parse_written(text(series), column.format)
-
-
-def _told(column: Column) -> str:
-    return f"is not a number as {column.format}" if column.format else "is not a number"
 
 
 def _stray(
