@@ -1,1 +1,1 @@
-"""The paper's experiments and the benchmarks beside peers: `lapae reproduce` and `lapae bench`."""
+"""The paper's experiments, and benchmarks with other packages for comparison: `lapae reproduce` and `lapae bench`."""

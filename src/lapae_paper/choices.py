@@ -7,10 +7,8 @@ from typing import Any
 
 from lapae.config import Config, MethodConfig
 
-METHOD = {
-    **{"hessian": "approx", "prior_scale": "flat", "hessian_every": 1, "temperature": 1.0},
-    **{"predictive": "mc", "n_samples": 100},
-}
+METHOD = {"hessian": "approx", "prior_scale": "flat", "hessian_every": 1, "temperature": 1.0}
+METHOD |= {"predictive": "mc", "n_samples": 100}
 MODEL = {"network": "mlp", "latent_dim": 2, "sigma": 1.0}
 HIDDEN = {"mlp": (512, 256), "conv": (128,)}
 """Widths of the hidden layers by network; other networks are made as they are."""

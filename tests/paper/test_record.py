@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from lapae.cli import main
+from lapae.runs.texts import digest_of as digest
 from lapae_paper.experiments import EXPERIMENTS
 from lapae_paper.experiments.base import Size
 from lapae_paper.experiments.claims import claims
 from lapae_paper.experiments.record import BLOCK, commits_since, faults, filled, publish, records_of
 from lapae_paper.experiments.results import tables
 from lapae_paper.experiments.workspace import Workspace
-from lapae_paper.experiments.workspace import _digest as digest
 from lapae_paper.tasks.ood import SCORES
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"

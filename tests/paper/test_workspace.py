@@ -125,7 +125,7 @@ def test_list_and_mistakes(capsys):
 def test_fewer_seeds():
     assert list(Size().seeds(5)) == [0, 1, 2, 3, 4]
     assert list(Size(most_seeds=2).seeds(5)) == [0, 1]
-    assert list(Size(quick=True, most_seeds=2).seeds(5, 1)) == [0]
+    assert list(Size(quick=True, most_seeds=2).seeds(5)) == [0]
 
 
 def test_the_faulty_rule_multiplies_by_the_channels():

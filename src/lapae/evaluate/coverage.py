@@ -14,6 +14,7 @@ import numpy as np
 from lapae.config.fields import Count, Probability, Whole, check
 from lapae.evaluate.held_out import columns_of, held_out
 from lapae.runs.results import Table
+from lapae.space.columns import WITH_INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 RATES = (0.01, 0.05, 0.1)
 """p-values up to which shares of samples are shown."""
-WITH_INTERVALS = ("number", "count", "date")
-"""Kinds of columns that have intervals; categories have none."""
 Tenths: TypeAlias = tuple[float | None, ...]
 """Share of the values of a table's columns in their intervals, by the tenth of the column that a value is in, from the
 lowest; None for a tenth without values. The promise is about all values: if the other values of a row say little, an
@@ -115,13 +114,7 @@ class CoverageOptions:
 
 
 def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResult:
-    """Compare held-out samples with the model's intervals and p-values.
-
-    Args:
-        model: the trained model.
-        data: with held-out samples of the kind that it was trained on.
-        options: the level, and the number of samples.
-    """
+    """Compare held-out samples with the model's intervals and p-values."""
     check(options)
     held = held_out(data, options.limit, options.seed)
     x, size = held.x, max(1, AT_ONCE // max(1, int(np.prod(model.shape))))

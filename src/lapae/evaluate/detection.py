@@ -17,7 +17,7 @@ import tyro
 from lapae.config.fields import Count, Whole, check
 from lapae.errors import ConfigError
 from lapae.evaluate.held_out import held_out
-from lapae.evaluate.ranking import Detection, detection
+from lapae.evaluate.ranking import HEADS, Detection, detection
 from lapae.runs.results import Table
 
 if TYPE_CHECKING:
@@ -67,20 +67,8 @@ class DetectionResult:
             (f"normal ({self.split})", len(self.normal.score), None, None, None, round(self.normal.flagged, 3))
         ]
         for name, found in self.unusual.items():
-            d = self.detections[name]
-            interval = f"{d.auroc.value:.3f} ({d.auroc.low:.3f} to {d.auroc.high:.3f})"
-            rows.append(
-                (
-                    name,
-                    len(found.score),
-                    interval,
-                    round(d.auprc.value, 3),
-                    round(d.fpr95.value, 3),
-                    round(found.flagged, 3),
-                )
-            )
-        heads = ("AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR", f"flagged at {self.rate:g}")
-        return Table(("samples", "n", *heads), rows)
+            rows.append((name, len(found.score), *self.detections[name].cells(), round(found.flagged, 3)))
+        return Table(("samples", "n", *HEADS, f"flagged at {self.rate:g}"), rows)
 
     def figures(self) -> dict[str, Figure]:
         """ROC curves, and histograms of the anomaly score."""
@@ -114,13 +102,7 @@ class DetectionOptions:
 
 
 def evaluate(model: Model, data: Data, options: DetectionOptions) -> DetectionResult:
-    """Tell held-out samples from those of other sources, or by their labels.
-
-    Args:
-        model: the trained model.
-        data: with held-out samples; without `options.against`, with labels.
-        options: where the unusual samples are.
-    """
+    """Tell held-out samples from those of other sources, or by their labels."""
     check(options)
     if not options.against and data.held_out.y is None:
         raise ConfigError(
@@ -148,15 +130,9 @@ def detect(
     bootstrap: int = 500,
     seed: int = 0,
 ) -> DetectionResult:
-    """Tell normal samples from unusual ones.
+    """Tell normal samples (n, *shape), in the units of the data, from unusual ones (m, *shape), by name.
 
-    Args:
-        model: the trained model.
-        normal: samples (n, *shape) in the units of the data.
-        unusual: other samples (m, *shape), by name.
-        split: what the normal samples are called.
-        bootstrap: resamples for the intervals.
-        seed: seed of the resamples.
+    `split` says what the normal samples are; `bootstrap` is the number of resamples for the intervals.
     """
     rate = model.rule().rate
     inside = _scored(model, normal, rate, "normal samples")
@@ -169,16 +145,9 @@ def detect(
 def by_label(
     x: np.ndarray, y: np.ndarray | None, names: tuple[str, ...] | None, unusual: tuple[str, ...]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Divide samples by their labels.
+    """Divide samples x (n, *shape) by their classes y (n,) into normal ones, and unusual ones by label.
 
-    Args:
-        x: samples (n, *shape).
-        y: their classes (n,), or None.
-        names: names of the classes.
-        unusual: labels of unusual samples; by default one of `YES`, if there are two labels.
-
-    Returns:
-        The normal samples, and the unusual ones by label.
+    `names` are those of the classes; by default the unusual label is one of `YES`, if there are two.
     """
     if y is None or y.ndim != 1:
         raise ConfigError(

@@ -10,9 +10,10 @@ import numpy as np
 
 from lapae.config.fields import Count, Probability, Whole, check
 from lapae.errors import ConfigError
-from lapae.evaluate.coverage import WITH_INTERVALS, Tenths, by_tenth, told
+from lapae.evaluate.coverage import Tenths, by_tenth, told
 from lapae.evaluate.held_out import HeldOut, columns_of, held_out
 from lapae.runs.results import Table
+from lapae.space.columns import WITH_INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,13 +95,7 @@ class ImputationOptions:
 
 
 def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
-    """Hide values of held-out samples, impute them, and compare.
-
-    Args:
-        model: the trained model.
-        data: with held-out samples of the kind that it was trained on.
-        options: how much to hide, and in how many samples.
-    """
+    """Hide values of held-out samples, impute them, and compare."""
     check(options)
     held = held_out(data, options.limit, options.seed)
     truth = held.x.astype(float)

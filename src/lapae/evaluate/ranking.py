@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 RECALL = 0.95
+HEADS = ("AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Detection:
     """Share of in-distribution samples flagged at the threshold that catches 95 % of the others."""
     roc: tuple[np.ndarray, np.ndarray]
     """False and true positive rate at every threshold, (T + 1,) each, from (0, 0) to (1, 1)."""
+
+    def cells(self) -> tuple[str, float, float]:
+        """Return what tables show under `HEADS`."""
+        auroc = f"{self.auroc.value:.3f} ({self.auroc.low:.3f} to {self.auroc.high:.3f})"
+        return auroc, round(self.auprc.value, 3), round(self.fpr95.value, 3)
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Return the numbers, without the curve."""

@@ -25,19 +25,14 @@ class Adam:
     Args:
         groups: dictionaries with "params", a list of tensors, and "lr", their learning rate: a number or, for a step
             that is captured on a GPU, a tensor there. They are kept as `param_groups`.
-        betas: decay rates of the running means of the gradient and of its square.
-        eps: added to the root of the second running mean.
 
     Attributes:
         state: {index of a parameter: {"step": (), "exp_avg": *shape, "exp_avg_sq": *shape}}, for parameters that have
             had a gradient.
     """
 
-    def __init__(
-        self, groups: Sequence[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-    ) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
         self.param_groups = list(groups)
-        self.betas, self.eps = betas, eps
         self.state: dict[int, dict[str, Tensor]] = {}
         self._parameters: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
 
@@ -63,11 +58,11 @@ class Adam:
                 [state["step"] for state in states],
                 fused=True,
                 amsgrad=False,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
+                beta1=0.9,
+                beta2=0.999,
                 lr=group["lr"],
                 weight_decay=0.0,
-                eps=self.eps,
+                eps=1e-8,
                 maximize=False,
             )
 

@@ -77,7 +77,9 @@ class Method(nn.Module):
     """A way to train an autoencoder. The optimiser trains its parameters; its buffers are the rest of its state.
 
     The constructor of a subclass takes `(network, likelihood, options, n_data)`: a function that makes a new network,
-    the likelihood, the method's options and the size of the training set.
+    the likelihood, the method's options and the size of the training set. In its methods, x are samples (B, *shape) of
+    a batch; `step` has the generators of noise, this process's share of the batch, and the other processes; `batches`
+    makes an iterator over batches of the training set, this process's part of them.
     """
 
     title: ClassVar[str] = ""
@@ -130,23 +132,10 @@ class Method(nn.Module):
         return self
 
     def begin(self, batches: BatchFactory, step: StepContext) -> None:
-        """Prepare with the training set before the first epoch.
-
-        Args:
-            batches: makes an iterator over batches of the training set, this process's part of them.
-            step: the processes that train together.
-        """
+        """Prepare with the training set before the first epoch."""
 
     def forward(self, x: Tensor, step: StepContext) -> Tensor:
-        """Return the training loss of a batch.
-
-        Args:
-            x: samples (B, *shape).
-            step: generators of noise, and this process's share of the batch.
-
-        Returns:
-            A scalar, the mean over samples (which DDP averages).
-        """
+        """Return the training loss of a batch: a scalar, the mean over samples (which DDP averages)."""
         raise NotImplementedError
 
     def start_from(self, source: Method) -> None:
@@ -164,27 +153,16 @@ class Method(nn.Module):
         """Complete what `after_forward` started, after the backward pass and before the optimiser's step."""
 
     def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
-        """Return sums over a validation batch of the numbers to report.
+        """Return sums over a validation batch of the numbers to report, scalars by name.
 
-        Args:
-            x: samples (B, *shape).
-            step: generators of noise, and the other processes.
-
-        Returns:
-            Scalars by name; "loss" decides on the learning rate, early stopping and the best epoch.
+        "loss" decides on the learning rate, early stopping and the best epoch.
         """
         return {"loss": self(x, step) * len(x)}
 
     def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
-        """Fit what depends on the final weights, such as a post-hoc posterior.
+        """Fit what depends on the final weights, such as a post-hoc posterior, and return numbers to report.
 
-        Args:
-            batches: makes an iterator over batches of the training set, this process's part of them.
-            n_data: size of the training set, over all processes.
-            step: the processes that work together.
-
-        Returns:
-            Numbers to report.
+        `n_data` is the size of the training set, over all processes.
         """
         return {}
 

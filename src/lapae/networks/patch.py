@@ -14,11 +14,7 @@ def patch(
 ) -> Autoencoder:
     """Build an autoencoder of maps (h, w, D): D - hidden - K - reversed hidden - D at each position.
 
-    Args:
-        shape: (h, w, D).
-        latent_dim: size K of the code of a position; the code of a sample is (h, w, K).
-        hidden: widths of the encoder's hidden layers.
-        activation: class of the activations between layers.
+    The code of a sample is (h, w, K).
     """
     if len(shape) != 3:
         raise ValueError(f"the patch network needs maps of shape (h, w, D), got data of shape {shape}")

@@ -80,12 +80,7 @@ class Record:
 def save_result(run: Run, task: str, options: Any, result: Result, seconds: float | None = None) -> Record:
     """Write a result and its pictures, each file whole; pictures of an earlier result of the task are removed.
 
-    Args:
-        run: the run folder.
-        task: its name.
-        options: the dataclass of the task's options, or a mapping of them.
-        result: result of the task.
-        seconds: how long it took.
+    `options` is the dataclass of the task's options, or a mapping of them.
     """
     for folder in (TASKS, FIGURES):
         make_folder(run / folder)

@@ -46,7 +46,7 @@ def read_text(path: Path) -> bytes:
 def sealed(value: dict[str, Any]) -> bytes:
     """Return a table as JSON with its digest; NaN and infinity, which JSON does not have, become null."""
     value = json.loads(json.dumps(plain(value), allow_nan=False))  # as it will be read: keys are texts
-    return (json.dumps({**value, DIGEST: _digest(value)}, indent=2) + "\n").encode()
+    return (json.dumps({**value, DIGEST: digest_of(value)}, indent=2) + "\n").encode()
 
 
 def unsealed(content: bytes) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def unsealed(content: bytes) -> dict[str, Any]:
         value = json.loads(content)
     except RecursionError as error:
         raise ValueError("it is no JSON of ours") from error
-    if not isinstance(value, dict) or value.pop(DIGEST, None) != _digest(value):
+    if not isinstance(value, dict) or value.pop(DIGEST, None) != digest_of(value):
         raise ValueError("its content does not match its digest")
     return value
 
@@ -69,5 +69,6 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _digest(value: dict[str, Any]) -> str:
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of plain JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -23,6 +23,7 @@ from lapae.errors import RunError
 from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 from lapae.runs.files import sync_folder, write_whole
+from lapae.runs.parts import under
 from lapae.train.distributed import copy_from_first, from_first
 from lapae.train.history import append_history, write_history
 
@@ -151,13 +152,7 @@ def gather(
 ) -> tuple[Tensors, dict[str, Any]]:
     """Return tensors and metadata of a checkpoint of the last epoch.
 
-    Args:
-        method: what is being trained.
-        optimizer: how it is trained.
-        schedule: its learning rate.
-        state: progress of training.
-        best: weights and buffers of the best epoch.
-        about: plain JSON to keep: the configuration, the data.
+    `best` are weights and buffers of the best epoch, `about` is plain JSON to keep: the configuration, the data.
     """
     is_best = state.best_epoch == state.epoch
     tensors = {f"method.{name}": tensor for name, tensor in (best if is_best else method.state_dict()).items()}
@@ -220,8 +215,7 @@ class Checkpoint:
 
     def group(self, name: str) -> Tensors:
         """Return the tensors whose names start with "name.", without that prefix."""
-        prefix = f"{name}."
-        return {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
+        return under(name, self.tensors)
 
     @property
     def best(self) -> Tensors:

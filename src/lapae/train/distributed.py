@@ -106,14 +106,8 @@ def leave() -> None:
 
 
 def start_sum(tensors: Sequence[Tensor]) -> Wait:
-    """Begin to sum tensors over all processes, in place, by one all-reduce of one flat buffer.
-
-    Args:
-        tensors: tensors of one type on one device.
-
-    Returns:
-        A function that waits for the sum.
-    """
+    """Begin to sum tensors (of one type, on one device) over all processes, in place, by one all-reduce of one flat
+    buffer; return a function that waits for the sum."""
     if world_size() == 1:
         return alone(tensors)
     tensors = list(tensors)
@@ -143,8 +137,7 @@ def total(tensor: Tensor) -> Tensor:
 def together(generator: torch.Generator | None = None) -> StepContext:
     """Return the context of a step of all processes of this job; its generators have to be seeded.
 
-    Args:
-        generator: draws the noise of the weights, the same on all processes; None: torch's global generator.
+    `generator` draws the noise of the weights, the same on all processes; None is torch's global generator.
     """
     own = common = None
     if generator is not None and world_size() > 1:
@@ -209,13 +202,10 @@ def lost_connection(error: Exception) -> bool:
 def _broadcast(data: bytes) -> bytes:
     size = torch.tensor([len(data)], device=_device())
     dist.broadcast(size, 0)
-    buffer = (_bytes(data) if rank() == 0 else torch.empty(int(size), dtype=torch.uint8)).to(_device())
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank() == 0 else None
+    buffer = (torch.empty(int(size), dtype=torch.uint8) if own is None else own).to(_device())
     dist.broadcast(buffer, 0)
     return buffer.cpu().numpy().tobytes()
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _device() -> torch.device:

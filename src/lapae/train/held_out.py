@@ -1,4 +1,8 @@
-"""Errors of held-out samples, from which the noise is fitted and trained weights are compared with others."""
+"""Errors of held-out samples, from which the noise is fitted and trained weights are compared with others.
+
+`data` are batches of samples (B, *shape), this process's part of them, or a function that returns them; `device` is
+where the method is. A method is set to evaluation mode.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +30,8 @@ EM_ITERATIONS, EM_TOLERANCE = 50, 1e-3
 
 @torch.no_grad()
 def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
-    """Return the residuals of samples.
-
-    Args:
-        method: the model.
-        x: samples (B, *shape).
-        draws: S networks; the point estimate by default.
-
-    Returns:
-        Residuals (S, B, *shape), NaN for missing values.
-    """
+    """Return the residuals (S, B, *shape) of samples x (B, *shape) by S networks, by default the point estimate; NaN
+    for missing values."""
     draws = method.draw_mean() if draws is None else draws
     output = draws.decode(draws.encode(x[None])).loc
     return x - method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
@@ -50,11 +46,8 @@ def set_noise(
     That is the mean squared residual, with the weights of the likelihood. If these depend on the scale, expectation
     maximisation makes several passes over the samples.
 
-    Args:
-        method: its noise is left as it is if it is not learned.
-        data: returns batches of held-out samples, this process's part of them; called once per pass.
-        device: where the method is.
-        per_feature: fit one number per feature, if `sigma` has this shape, or one for all.
+    Noise that is not learned is left as it is. With `per_feature`, there is one number for each feature if `sigma` has
+    this shape, else one for all.
 
     Returns:
         The sum of the squared residuals over all processes, and the number of observed values.
@@ -101,16 +94,9 @@ def set_noise(
 
 @torch.no_grad()
 def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: Draws | None = None) -> Tensor:
-    """Return the squared error of each held-out sample.
+    """Return the squared error of each held-out sample, (n,) in 64 bits, summed over features.
 
-    Args:
-        method: the model, which is set to evaluation mode.
-        data: batches of samples (B, *shape), this process's part of them.
-        device: where the method is.
-        draws: networks to average the error over; the point estimate by default.
-
-    Returns:
-        Errors (n,) in 64 bits, summed over features.
+    It is an average over the networks of `draws`, by default the point estimate alone.
     """
     method.eval()
     parts = [torch.empty(0, dtype=torch.float64)]
@@ -125,11 +111,6 @@ def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.de
 
     These are squared errors, unless the likelihood gives outliers less weight: then they are its negative logarithm,
     with the scale that is fitted to the present weights.
-
-    Args:
-        method: the model, with one of the two sets of weights.
-        data: makes batches of held-out samples, this process's part of them.
-        device: where the method is.
 
     Returns:
         A function that returns the losses (n,) of the samples under the weights that `method` has when it is called.
@@ -156,11 +137,7 @@ def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.de
 
 @torch.no_grad()
 def evaluate(method: Method, batches: Batches) -> dict[str, float]:
-    """Return the squared error per sample, summed over its values, in model space, as the paper reports it.
-
-    Args:
-        method: the trained method.
-        batches: batches of a test set.
+    """Return the squared error per sample of a test set, summed over its values, in model space, as the paper does.
 
     Returns:
         "squared_error", that of the point estimate, and for a stochastic method "squared_error_sampled", the mean over
@@ -184,10 +161,7 @@ def mean(values: Tensor) -> float:
 def variance(data: Iterable[Tensor], n_data: int, device: torch.device) -> float:
     """Return the squared error per sample of the best constant, the mean of the samples, without missing values.
 
-    Args:
-        data: batches of samples (B, *shape), this process's part of them.
-        n_data: number of samples, over all processes.
-        device: where to compute.
+    `n_data` is the number of samples over all processes.
     """
     sums = _sums(data, device, lambda x: torch.stack([x.double(), x.double().square()]))
     if sums is None:
@@ -197,12 +171,7 @@ def variance(data: Iterable[Tensor], n_data: int, device: torch.device) -> float
 
 
 def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Sum terms over samples x (B, *shape) of all processes.
-
-    Args:
-        data: batches of samples, this process's part of them.
-        device: where to compute.
-        terms: computes k terms (k, B, *shape) of a batch, NaN for missing values.
+    """Sum terms over the samples of all processes: `terms` computes k of them, (k, B, *shape), NaN for missing values.
 
     Returns:
         Sums of the terms and the number of observed values, (k + 1, *shape) in 64 bits; None without samples.
@@ -219,11 +188,7 @@ def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor]
 class HeldOut:
     """Samples on which training is evaluated: the validation set or, without one, the training set.
 
-    A call returns their batches (B, *shape), this process's part of them, in the same order each time.
-
-    Args:
-        batches: batches of these samples.
-        device: where the method is.
+    A call returns their batches, in the same order each time.
     """
 
     def __init__(self, batches: Batches, device: torch.device) -> None:
@@ -257,12 +222,8 @@ class HeldOut:
 
 
 def is_better(after: Tensor, before: Tensor) -> bool:
-    """Return whether losses have fallen by more than one standard error of the paired difference.
-
-    Args:
-        after: losses (n,) after training, this process's part of them.
-        before: losses (n,) of the same samples before.
-    """
+    """Return whether the losses (n,) of samples, this process's part of them, have fallen by more than one standard
+    error of the paired difference."""
     gain = before - after
     first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()
     if n < 2:  # over all processes: a single one may have no samples

@@ -190,15 +190,7 @@ def validate(
 ) -> dict[str, float]:
     """Return means over the validation set of the numbers that `Method.validate` sums over a batch.
 
-    Args:
-        method: the method, which is set to evaluation mode.
-        valid: batches of the validation set, this process's part of them.
-        step: context of the method: its generators, and the other processes.
-        device: where the method is.
-        precision: "32", "tf32" or "bf16".
-
-    Returns:
-        {"valid_loss": mean, ...}, a name with the prefix `valid_` for each number.
+    Their names have the prefix `valid_`: {"valid_loss": mean, ...}. The method is set to evaluation mode.
     """
     method.eval()
     sums: dict[str, Tensor] = {}

@@ -68,13 +68,7 @@ def data_digest(data: Data) -> str:
 
 
 def check_same_data(checkpoint: Checkpoint, data: Data, digest: str) -> None:
-    """Raise RunError if the data are not those of a checkpoint.
-
-    Args:
-        checkpoint: the checkpoint to resume from.
-        data: the data to continue with.
-        digest: their `data_digest`.
-    """
+    """Raise RunError if the data, whose `data_digest` is given, are not those of the checkpoint to resume from."""
     now = data.space
     try:
         before = Space.from_dict(checkpoint.about["space"])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data.source import even
 from lapae.model import Model
 from lapae.predict.decode import Decoded
 from lapae.runs.numbers import number
@@ -130,7 +131,7 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         steps, stride = space.shape
         of = channel_names(space)
         channels = of[:MOST_STRIPS]
-        along = _evenly(steps, MOST_POINTS // len(channels))
+        along = even(steps, MOST_POINTS // len(channels))
         kind, index = "lines", np.concatenate([along * stride + c for c in range(len(channels))])
         names = tuple(f"{of[i % stride]}, step {i // stride}" for i in range(n))
         by_channel = ranges.reshape(steps, stride, 2)  # one range per strip, so that its shape is seen
@@ -139,13 +140,8 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
     elif n <= MOST_BARS or space.kind == "table":
         kind, index = "bars", np.sort(np.argsort(-_explained(known, codes), kind="stable")[:MOST_BARS])
     else:
-        kind, index = "lines", _evenly(n, MOST_POINTS)
+        kind, index = "lines", even(n, MOST_POINTS)
     return Display(kind, names, ranges, index, channels, space.columns if space.kind == "table" else None)
-
-
-def _evenly(n: int, most: int) -> np.ndarray:
-    """Return at most `most` evenly spaced indices below n."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
 def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -158,14 +158,7 @@ def plane(
 ) -> Decoded:
     """Decode the grid of a map: (side * side, *shape), row by row from the top, the largest value of the second axis.
 
-    Args:
-        method: the trained method.
-        space: latent space of the data.
-        axes: two of its axes.
-        side: number of cells along a side.
-        n_samples: number of networks drawn.
-        seed: seed of the networks.
-        batch_size: number of cells decoded at once.
+    The map is that of two axes of the latent space, with `side` cells along each; `n_samples` networks are drawn.
     """
     z = torch.as_tensor(space.grid(axes, side))
     return decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size)

@@ -51,9 +51,7 @@ class Reasons:
     def texts(self, columns: Sequence[Column], unseen: Mapping[tuple[int, int], str]) -> dict[str, list[str]]:
         """Return `REASONS` except the share, as the columns are written; empty if there is no reason.
 
-        Args:
-            columns: columns of the table.
-            unseen: levels that were never seen, by row and column.
+        `unseen` are the levels that were never seen, by row and column.
         """
         found = {name: [""] * len(self.feature) for name in REASONS if name != "share"}
         for i, column in enumerate(columns):
@@ -103,12 +101,9 @@ def choose_reasons(columns: Sequence[Column], coded: np.ndarray, part: np.ndarra
 
 
 def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | None = None) -> Reasons:
-    """Find the value that makes each row of a table unusual.
+    """Find the value that makes each row of a table unusual, for rows as codes (n, F).
 
-    Args:
-        model: the model.
-        coded: rows as codes (n, F).
-        contribution: result of `Model.explain` for them, if already known.
+    `contribution` is the result of `Model.explain` for them, if already known.
     """
     part = model.explain(coded) if contribution is None else contribution
 
@@ -152,12 +147,9 @@ def _of_two(model: Model, coded: np.ndarray, found: Reasons, marked: np.ndarray)
 
 
 def never_seen(model: Model, coded: np.ndarray, words: Mapping[tuple[int, int], str]) -> list[str]:
-    """Return a sentence for each row about levels that no training row has; empty if there are none.
+    """Return a sentence for each row, as codes (n, F), about levels that no training row has; empty if there are none.
 
-    Args:
-        model: the model.
-        coded: rows as codes (n, F).
-        words: levels that have no code, by row and column.
+    `words` are the levels that have no code, by row and column.
     """
     told: list[list[str]] = [[] for _ in coded]
     marked = model.marked(coded)

@@ -78,9 +78,7 @@ class Verdicts:
     def scores(self, x: np.ndarray, *, itself: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return anomaly scores (n,), large is unusual, and p-values (n,), small is unusual, of samples (n, *shape).
 
-        Args:
-            x: samples (n, *shape).
-            itself: whether they are the calibration samples themselves: then each is compared with the others.
+        With `itself` they are the calibration samples themselves: then each is compared with the others.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # samples without any value: the pages say so themselves
@@ -97,11 +95,7 @@ class Verdicts:
         """Return how unusual samples (n, *shape) are, what was expected of them, and which values are to blame.
 
         In a wide table only the values that add most to the anomaly score are hidden; the others are expected to equal
-        their reconstruction.
-
-        Args:
-            x: samples (n, *shape).
-            itself: as in `scores`.
+        their reconstruction. `itself` is as in `scores`.
         """
         parts = []
         for some in self._batches(x):
@@ -133,7 +127,7 @@ class Verdicts:
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation
 
-    def some(self, split: Split, seed: int, most: int, values: int) -> np.ndarray:
+    def some(self, split: Split, seed: int, most: int = 1000, values: int = 2**22) -> np.ndarray:
         """Return indices of at most `most` samples of a split, with about `values` values in all."""
         return split.some(max(100, min(most, values // max(1, math.prod(self.model.shape)))), seed)
 

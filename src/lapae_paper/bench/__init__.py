@@ -1,1 +1,1 @@
-"""Speed and memory of the curvature and of training, beside peers that are installed: `lapae bench`."""
+"""Speed and memory of the curvature and of training, compared with installed peers: `lapae bench`."""

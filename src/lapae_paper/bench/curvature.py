@@ -1,9 +1,9 @@
-"""`lapae bench curvature`: time and memory of every GGN approximation, beside a forward plus backward pass and peers.
+"""`lapae bench curvature`: time and memory of every GGN approximation, compared with installed peers.
 
-Two parts. The table: every method on some networks, as multiples of a forward plus backward pass of the same network
-in the same process, taking turns. The figure (the paper's figure 7): five convolutions of three channels, time and
-memory against the side of the image, each method until it meets a limit; slopes are fitted to the larger images, in
-logarithms of time or memory and of pixels, so that 1 is linear and 2 quadratic.
+There are two parts. The table shows every method on some networks, as multiples of a forward plus backward pass of the
+same network in the same process; they take turns. The figure (the paper's figure 7) shows time and memory of five
+convolutions of three channels against the side of the image, for each method until it meets a limit. Slopes are fitted
+to the larger images, in logarithms of time or memory and of pixels, so that 1 is linear and 2 quadratic.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import platform
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any, Literal
 
 import torch
@@ -166,15 +167,11 @@ def slopes(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
         upper = sorted(mine, key=lambda row: row["size"])[-max(3, len(mine) // 2 + 1) :]
         if len(upper) > 1:
             pixels = [math.log(row["size"] ** 2) for row in upper]
-            time, memory = (_slope(pixels, [math.log(row[key]) for row in upper]) for key in ("ms", "bytes"))
+            time, memory = (
+                linear_regression(pixels, [math.log(row[key]) for row in upper]).slope for key in ("ms", "bytes")
+            )
             result[method] = (time, memory, upper[-1]["size"])
     return result
-
-
-def _slope(x: list[float], y: list[float]) -> float:
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / sum((a - mean_x) ** 2 for a in x)
 
 
 def slopes_table(rows: list[dict[str, Any]]) -> str:

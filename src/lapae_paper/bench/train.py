@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -100,11 +100,6 @@ def make(name: str, options: TrainBench) -> Callable[[], object]:
     )
     x = torch.rand(options.batch_size, *shape, device=device)
     return lambda: step(x)
-
-
-def replace_device(options: TrainBench) -> TrainConfig:
-    """Return training options with the device."""
-    return replace(TrainConfig(), device=options.device)  # pyright: ignore[reportArgumentType]
 
 
 def _steps_for(step: Callable[[], object], seconds: float) -> int:

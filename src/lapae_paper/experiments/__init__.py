@@ -1,4 +1,4 @@
-"""The paper's tables and figures, one file each, beside the paper's own numbers: `lapae reproduce NAME`."""
+"""The paper's tables and figures, one file each, next to the paper's own numbers: `lapae reproduce NAME`."""
 
 # In the paper's order, which is that of the page.
 from lapae_paper.experiments import teaser  # isort: skip

@@ -1,4 +1,4 @@
-"""Base of the experiments: models to train, and tables and figures made from them beside the paper's numbers.
+"""Base of the experiments: models to train, and tables and figures of them next to the paper's numbers.
 
 An experiment is a file with three functions that read like a section of the paper:
 
@@ -41,9 +41,9 @@ class Size:
     most_seeds: int | None = None
     """Maximum number of seeds per model; default: as many as the paper."""
 
-    def seeds(self, full: int, quick: int = 1) -> range:
-        """Return the seeds to train with."""
-        n = self(full, quick)
+    def seeds(self, full: int) -> range:
+        """Return the seeds to train with: `full` of them, or one of the quick size."""
+        n = self(full, 1)
         return range(n if self.most_seeds is None else min(n, self.most_seeds))
 
     def __call__(self, full: T, quick: T) -> T:
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers beside the paper's, as text: what `cell` and `spread` make."""
+    """Numbers next to the paper's, as text (see `cell` and `spread`)."""
 
     title: str
     columns: tuple[str, ...]

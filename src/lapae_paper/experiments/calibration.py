@@ -1,29 +1,33 @@
 """Calibration of the paper's models in latent and in output space, its abstract's main claim.
 
-The paper shows pictures; the numbers are ours. The dense network on MNIST, test images, 100 sampled networks.
+The paper shows pictures; the numbers are ours. They are measured with the dense network on test images of MNIST, with
+100 sampled networks.
 
-Output space: the share of pixels that the interval mean ± 1.645 deviations holds, 90 % for a calibrated deviation; the
-root mean square error as a multiple of the deviation, 1 for a calibrated one; and the rank correlation of an image's
+In output space, they are the share of pixels in the interval mean ± 1.645 deviations, which is 90 % for a calibrated
+deviation; the root mean square error as a multiple of the deviation, which is 1; and the rank correlation of an image's
 error with its deviation, which does not depend on the scale. The deviation is that over networks, as in the paper's
-figures, with the noise if a method learns it; the second coverage adds the noise of the paper's likelihood, σ = 1.
-Pixels that never vary in training are left out.
+figures, and includes the noise if a method learns it; the second coverage adds the noise of the paper's likelihood,
+σ = 1. Pixels that never vary in training are left out.
 
-Latent space: codes have no truth, but what is read from them has. Classes are predicted by the nearest neighbours of
-an image's sampled codes among training codes, and the mean over samples is a probability: its expected calibration
-error stands beside that of the mean code alone. The area under the ROC curve says whether the deviation of the code is
-larger where the class that its neighbours say is wrong.
+In latent space, codes have no true value, but predictions from them have. Classes are predicted by the nearest
+neighbours of an image's sampled codes among training codes, and the mean over samples is a probability, whose expected
+calibration error is compared with that of the mean code. The area under the ROC curve says whether the deviation of the
+code is larger where the predicted class is wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data import Data
 from lapae.evaluate.ranking import detection
+from lapae.model import Model
+from lapae.predict import Predictive
 from lapae.predict.decode import encode_draws
 from lapae.predict.prediction import numpy
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
@@ -33,13 +37,6 @@ from lapae_paper.tasks.base import tensor
 from lapae_paper.tasks.knn import Voting, votes
 from lapae_paper.tasks.ood import varying_features
 from lapae_paper.tasks.reliability import classification
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lapae.data import Data
-    from lapae.model import Model
-    from lapae.predict import Predictive
 
 LOWRANK = "posthoc-lowrank"
 TITLES = {
@@ -173,12 +170,7 @@ def draws(model: Model, x: Tensor, n: int, how: Predictive) -> Tensor:
 )
 def run(workspace: Workspace) -> Outcome:
     """Make a table for each space."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for name in workspace.plan:
-        row = found.setdefault(name.rpartition(", seed ")[0], {})
-        for key, value in workspace.measured(name).items():
-            if value is not None:
-                row.setdefault(key, []).append(value)
+    found = workspace.rows()
     tables = []
     for title, keys in (("Output space", OUTPUT), ("Latent space", LATENT)):
         rows = []

@@ -94,7 +94,7 @@ def miss(method: str) -> Callable[[Raw], list[float]]:
 
 
 def wider(key: str) -> Callable[[Raw], list[float]]:
-    """Return how much larger a gain is of the widest network measured than of the narrowest; none of a single width."""
+    """Return how much larger a gain is for the widest network than for the narrowest; several must be measured."""
 
     def gains(raw: Raw) -> list[float]:
         first, *_, last = (gains for gains in raw["width"]["gains"].values() if gains[key])

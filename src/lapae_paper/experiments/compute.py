@@ -1,9 +1,9 @@
 """Time and memory of Hessian approximations against the size of the image (the paper's figure 7).
 
-Five convolutions of three channels, a batch of 8 (quick: two small sizes). Each method runs until a call takes too long
-or too much memory; slopes are in logarithms of the number of pixels, so that 1 is linear and 2 quadratic. Peers
-(BackPACK, curvlinops, laplace-torch) join where they are installed. `lapae bench curvature` is the same measurement
-with more to choose.
+The network has five convolutions of three channels, the batch 8 samples (quick size: small images). Each method runs
+until a call takes too long or too much memory; slopes are in logarithms of the number of pixels, so that 1 is linear
+and 2 quadratic. Installed peers (BackPACK, curvlinops, laplace-torch) are measured, too. `lapae bench curvature` makes
+the same measurement with more options.
 """
 
 from __future__ import annotations

@@ -1,28 +1,23 @@
 """Hessian approximations, post-hoc and online (the paper's table 2 and figure 8).
 
-The dense network on MNIST. "-log p" is the squared error of single sampled networks, "MSE" that of the mean over 100 of
-them, both summed over the pixels of an image. Online training makes every sampled network reconstruct well, post-hoc
-only their mean, and the approximate diagonal is as good as the exact one.
+The network is the dense one, on MNIST. "-log p" is the squared error of single sampled networks, "MSE" that of the mean
+over 100 of them, both summed over the pixels of an image. With online training every sampled network reconstructs well,
+with post-hoc fitting only their mean; the approximate diagonal is as good as the exact one.
 
 The paper's numbers are for the validation set, the images held out of the training set that also decide early stopping;
-ours are given for it ("valid"), for the test images, and for training images. The plain autoencoder stands beside.
+ours are given for it ("valid"), for the test images, and for training images, also for the plain autoencoder.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
 from lapae_paper.experiments.pictures import latent_picture, latent_row, squared_errors
 from lapae_paper.experiments.trials import dense, digits
 from lapae_paper.experiments.workspace import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from matplotlib.figure import Figure
-
-    from lapae.model import Model
 
 PAPER = {
     "post-hoc KFAC": ("9683.9 ± 2455.0", "121.6 ± 24.5"),
@@ -94,15 +89,14 @@ def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
 )
 def run(workspace: Workspace) -> Outcome:
     """Make the table, and draw the latent space of each row."""
-    found: dict[str, dict[str, list[float]]] = {}
-    figures: dict[str, Figure] = {}
-    for name in workspace.plan:
-        row, _, _ = name.rpartition(", seed ")
-        measured = workspace.measured(name)
-        for key, value in measured["errors"].items():
-            found.setdefault(row, {}).setdefault(key, []).append(value)
-        if "picture" in measured:
-            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(measured["picture"], title=row)
+    measured = workspace.rows()
+    figures = {
+        f"hessian_{row.replace(' ', '_')}": latent_row(of_row["picture"][0], title=row)
+        for row, of_row in measured.items()
+        if "picture" in of_row
+    }
+    errors = {row: of_row["errors"] for row, of_row in measured.items()}  # by seed
+    found = {row: {key: [one[key] for one in seeds] for key in seeds[0]} for row, seeds in errors.items()}
     keys = ("valid -log p", "valid MSE", "test -log p", "test MSE", "train MSE")
     rows = [
         (row, *(spread(values[key]) for key in keys), *(cell(text) for text in PAPER.get(row, (None, None))))

@@ -1,30 +1,33 @@
 """Missing data (the paper's figure 11 and table 3): the upper half of an MNIST image is hidden, the lower observed.
 
-The paper's two stages (appendix A): five networks complete an image filled with noise, and five more average within
-each of these modes. A classifier of clean images sees every completed image, and its probabilities are averaged; the
-row "Classifier" is the same one on the image with noise in the hidden half. With nothing observed the procedure
-generates images.
+The paper has two stages (appendix A): five networks complete an image filled with noise, and five more are averaged
+within each of these modes. A classifier of clean images sees every completed image, and its probabilities are averaged;
+the row "Classifier" is the same classifier on the image with noise in the hidden half. With nothing observed, the
+procedure generates images.
 
-What differs from the authors: errors are against the whole true image and not the masked one; the classifier has its
-dropout off; test images are used and not the validation set; fresh noise for each mode, so that modes can differ by
-their start as well as by their network. The text puts the observed pixels back before the image is used, the authors'
-code classifies what the network says of the whole image: table 3's calibration is given both ways. A third way is ours:
-twenty single networks, nothing averaged within a mode, since an average of networks is sharper than any of them and
-makes the classifier too sure.
+Differences from the authors: errors are measured against the whole true image and not the masked one; the classifier's
+dropout is off; test images are used and not the validation set; each mode has noise of its own, so that modes can
+differ by their start as well as by their network. The text puts the observed pixels back before the image is used, but
+the authors' code classifies the network's output for the whole image: table 3 is given both ways. A third way is ours:
+twenty single networks, nothing averaged within a mode, because an average of networks is sharper than any of them and
+makes the classifier too confident.
 
-A classifier's own calibration depends on how its training went as much as on what it is shown, so that there are five
-of them, and every number is a mean over these. The paper claims that imputation makes it better calibrated.
+A classifier's calibration depends on its training as much as on its input, so there are five of them, and every number
+is a mean over these. The paper claims that imputation improves calibration.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lapae.data import Data
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.pictures import draw_mosaic
 from lapae_paper.experiments.trials import EXACT, NAMES, WEIGHTED, WIDE, dense, digits
@@ -36,12 +39,6 @@ from lapae_paper.tasks.completion import CompletionOptions, completed, judge, ma
 from lapae_paper.tasks.generation import describe
 from lapae_paper.tasks.noise import from_noise
 from lapae_paper.tasks.reliability import classification
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 CLASSIFIER = "Classifier"
 METHODS = ("vae", WEIGHTED, "dropout", "ensemble", "posthoc", "online", WIDE, EXACT)
@@ -134,7 +131,7 @@ def pictures(model: Model, data: Data) -> dict[str, Any]:
     measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Make table 3, both ways; tell how different the samples are; draw the two pictures."""
+    """Make table 3, both ways, and a table of how different the samples are; draw the two pictures."""
     found: dict[str, dict[str, list[float]]] = {}
     bare: dict[str, dict[str, float]] = {}  # by seed
     drawn: dict[str, dict[str, Any]] = {}
@@ -201,7 +198,7 @@ def n_classifiers(workspace: Workspace) -> int:
 
 
 def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) -> nn.Module:
-    """Train a classifier of clean images, or load it from beside the runs."""
+    """Train a classifier of clean images, or load it from the folder next to the runs."""
     chosen = data.train.some(None)
     return train_classifier(
         tensor(model, data.train, chosen),
@@ -225,7 +222,7 @@ HEADS = {"MSE": "MSE", "log p": "log p", "accuracy": "Acc.", "ece": "ECE", "mce"
 
 
 def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
-    """Return columns and rows of table 3, each number beside the paper's."""
+    """Return columns and rows of table 3, each number next to the paper's."""
     columns = ("method", *(text for head in HEADS.values() for text in (head, f"paper {head}")))
     rows = []
     for method in (CLASSIFIER, *(method for method in METHODS if method in found)):

@@ -14,8 +14,9 @@ posterior: the panels use less noise, which their titles say, so that the curve 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +27,13 @@ from torch.func import jvp
 from lapae.curvature.stateless import functional_call
 from lapae.methods.laplace import Laplace
 from lapae.methods.weights import WeightDraws
+from lapae.model import Model
 from lapae.posterior.noise import fill_normal
 from lapae.predict.mc import evaluating
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
 from lapae_paper.experiments.trials import LABELS, dense, digits
 from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.base import tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lapae.model import Model
 
 METHODS = ("posthoc", "online")
 GRID = np.linspace(-3, 3, 24)
@@ -150,11 +147,8 @@ def run(workspace: Workspace) -> Outcome:
 def draw_joint(part: SubFigure, curves: Sequence[np.ndarray], length: float, title: str) -> None:
     """Draw p(s, y) with both marginals, for the network and linearised.
 
-    Args:
-        part: where to draw.
-        curves: reconstruction along J d on the grid of s, (S,) each: of the network, and linearised.
-        length: |J d|.
-        title: title of the part.
+    `curves` are the reconstruction along J d on the grid of s, (S,) each: of the network, and linearised; `length` is
+    |J d|.
     """
     noise = min(1.0, 0.4 * length)
     s = np.linspace(GRID[0], GRID[-1], 121)

@@ -1,19 +1,20 @@
 """Out-of-distribution detection (the paper's figure 9 with its table, and figure 10).
 
-FashionMNIST in, MNIST out, a convolutional autoencoder, every method; four scores. Deviations are sums of standard
-deviations over the code or over the pixels. The paper's table is part of a picture: its numbers are not in the text.
+A convolutional autoencoder is trained on FashionMNIST by every method, and tells MNIST apart by four scores. Deviations
+are sums of standard deviations over the code or over the pixels. The paper's table is part of a picture: its numbers
+are not in the text.
 
-Two things are shown that the paper does not have. The authors' code has its diagonal pull through upsampling wrong; the
-row "faulty rule" trains with that fault (`lapae_paper.variants`). And pixels that never vary in training, at the
-border, have a deviation that the data say nothing about: the last score leaves them out. The best setting that we know
-was found on this pair of sets with a small network, so that the pair is tried the other way round too.
+Two things are shown that the paper does not have. The authors' code pulls the diagonal through upsampling incorrectly;
+the row "faulty rule" trains with that fault (`lapae_paper.variants`). And pixels at the border that never vary in
+training have a deviation that the data do not determine: the last score leaves them out. The best setting that we know
+was found on this pair of sets with a small network, so the pair is also tried the other way round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,14 +22,12 @@ from matplotlib.figure import Figure
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.config.methods import LaplaceOptions
 from lapae.evaluate.ranking import detection
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.trials import trial
 from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.base import batches
 from lapae_paper.tasks.ood import SCORES, VARYING, OodOptions, OodResult, detect
-
-if TYPE_CHECKING:
-    from lapae.model import Model
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "AE": ("ae", {}),

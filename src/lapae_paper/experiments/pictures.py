@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.spatial import KDTree
 from torch import Tensor
 
+from lapae.data import Data, Split
+from lapae.model import Model
 from lapae.predict import Predictive
 from lapae.view.latent_map import latent_space, plane
 from lapae_paper.tasks.base import batches, tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from matplotlib.axes import Axes
-
-    from lapae.data import Data, Split
-    from lapae.model import Model
 
 SHOWN = 2000
 """Maximum number of codes in a map."""
 
 
-def sampled(model: Model, n_samples: int, seed: int) -> Predictive:
+def sampled(model: Model, n_samples: int) -> Predictive:
     """Return the model's predictive by sampled networks."""
-    return replace(model.predictive, kind="mc", n_samples=n_samples, seed=seed)
+    return replace(model.predictive, kind="mc", n_samples=n_samples, seed=0)
 
 
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100, limit: int | None = None) -> dict[str, float]:
@@ -37,7 +34,7 @@ def squared_errors(model: Model, split: Split, *, n_samples: int = 100, limit: i
     At most `limit` samples of the split are taken.
     """
     x = batches(model, split, limit)
-    found = model.predict(x, ("outputs", "error"), sampled(model, n_samples, 0))
+    found = model.predict(x, ("outputs", "error"), sampled(model, n_samples))
     numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
     return {name: float(error.mean()) for name, error in numbers.items()}
 
@@ -54,7 +51,7 @@ def latent_picture(model: Model, data: Data, *, n_samples: int = 50, side: int =
     classes = None if data.test.y is None or np.ndim(data.test.y) != 1 else np.asarray(data.test.y)[index].tolist()
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
-    found = model.predict(x, ("outputs",), sampled(model, n_samples, 0))
+    found = model.predict(x, ("outputs",), sampled(model, n_samples))
     variance = found.x_var + (found.x_noise if found.x_learned else 0)
     return {
         "heat": heat.tolist(),
@@ -94,9 +91,9 @@ def draw_latent(axes: Axes, picture: Mapping[str, Any]) -> None:
     axes.tick_params(labelsize=6)
 
 
-def growth(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
+def growth(model: Model, data: Data, *, n_samples: int = 50) -> float:
     """Return how much larger the decoder's standard deviation is away from the data than on it: a ratio of means."""
-    on, away = on_and_away(model, data, n_samples=n_samples, side=side)
+    on, away = on_and_away(model, data, n_samples=n_samples)
     return float(away.mean() / on.mean()) if len(away) else float("nan")
 
 
@@ -112,17 +109,14 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
     u = (space.points[:, 0] - left) / (right - left)
     v = (high - space.points[:, 1]) / (high - low)
     centres = (np.arange(side) + 0.5) / side
-    distance = np.full((side, side), np.inf)
-    for start in range(0, len(u), 1000):
-        du, dv = centres[None, :, None] - u[start : start + 1000], centres[:, None, None] - v[start : start + 1000]
-        distance = np.minimum(distance, np.hypot(du, dv).min(2))
+    distance = KDTree(np.stack([u, v], 1)).query(np.stack(np.meshgrid(centres, centres), 2))[0]
     on, away = distance < 0.5 / side, distance > 0.2
     return heat[on], heat[away]
 
 
-def reconstructions(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> dict[str, Any]:
+def reconstructions(model: Model, x: Tensor, *, n_samples: int = 100) -> dict[str, Any]:
     """Return input, mean reconstruction and standard deviation of samples x (n, C, H, W), as plain JSON."""
-    found = model.predict(x, ("outputs",), sampled(model, n_samples, seed))
+    found = model.predict(x, ("outputs",), sampled(model, n_samples))
     deviation = found.x_var.sqrt().mean(1, keepdim=True)
     return {"input": x.tolist(), "mean": found.x_mean.tolist(), "deviation": deviation.tolist()}
 

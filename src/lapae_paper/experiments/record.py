@@ -35,7 +35,7 @@ Records = Mapping[str, dict[str, Any]]
 
 
 def records_of(page: Path) -> dict[str, dict[str, Any]]:
-    """Read the results beside a page, in the paper's order."""
+    """Read the results of a page, in the paper's order."""
     folder = page.with_suffix("")
     found = {}
     for name in EXPERIMENTS:
@@ -51,7 +51,7 @@ def records_of(page: Path) -> dict[str, dict[str, Any]]:
 
 
 def measurements_of(page: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Return the measurements that the record beside a page keeps of an experiment, by name in its plan."""
+    """Return the measurements of an experiment that are kept with a page, by name in its plan."""
     path = page.with_suffix("") / f"{name}.json"
     return json.loads(path.read_text("utf-8")).get("measured", {}) if path.exists() else {}
 
@@ -75,7 +75,7 @@ def filled(text: str, records: Records) -> str:
 
 
 def publish(page: Path, found: Sequence[dict[str, Any]], root: Path) -> None:
-    """Keep results of the full size beside a page, and write its head and tables.
+    """Keep results of the full size with a page, and write its head and tables.
 
     Args:
         page: the page, a Markdown file that exists.

@@ -1,36 +1,33 @@
 """Few labels (the paper's figure 12): nearest neighbours among the codes of MNIST, with 1 to 100 labels per class.
 
-Labels come from the held-out training images, and the rest of these is classified at its mean code (appendix A). A
-stochastic encoder embeds each labelled image 100 times; k is chosen by two-fold cross-validation. The paper claims that
-the Laplacian autoencoder beats all others, the deterministic one too, with 1 to 20 labels per class, and that the
-deterministic one catches up at about 100. Its numbers are in a picture alone.
+Labels come from the held-out training images, and the others of these are classified at their mean codes (appendix A).
+A stochastic encoder embeds each labelled image 100 times; k is chosen by two-fold cross-validation. The paper claims
+that the Laplacian autoencoder beats all others, including the deterministic one, with 1 to 20 labels per class, and
+that the deterministic one catches up at about 100. Its numbers are only in a figure.
 
-What differs from the authors: folds of the cross-validation are of images and not of their copies, so that no image is
-judged by copies of itself; several seeds of every model instead of one, and errors over these and not over draws of the
-labels, which share a model; the codes of an ensemble's members, which have a latent space each, stand side by side.
-Bayes by Backprop and the wider posterior are ours. A second table has the paper's k (folds and candidates are of all
-embeddings alike), codes divided by their standard deviations, and labels drawn without a look at the class, so that
-classes may be missing.
+Differences from the authors: the folds of the cross-validation contain images and not their copies, so that no image is
+judged by copies of itself. There are several seeds of every model instead of one, and errors are over these and not
+over draws of the labels, which share a model. The codes of an ensemble's members, which have a latent space each, are
+concatenated. Bayes by Backprop and the wider posterior are ours. A second table has the paper's k (folds and candidates
+are of all embeddings alike), codes divided by their standard deviations, and labels drawn without regard to the class,
+so that classes may be missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from lapae.methods.laplace import Laplace
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, decide, experiment, spread
 from lapae_paper.experiments.trials import EXACT, NAMES, WIDE, dense, digits
 from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.semi_supervised import SemiSupervisedOptions, evaluate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lapae.model import Model
 
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 TEMPERATURES = (10.0, 100.0)

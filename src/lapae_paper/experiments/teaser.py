@@ -1,31 +1,28 @@
 """Where the decoder is uncertain: VAE, post-hoc and online Laplacian autoencoder (the paper's figure 1).
 
-The dense network on MNIST with two latent dimensions. A map of the latent space shows the summed deviation of the
-decoder under the codes of the test images; below it, the mean and the deviation of one reconstruction. The deviation of
-the VAE is the one that it learns, plus that of sampled codes in the reconstruction; that of the others comes from
-sampled networks.
+The network is the dense one with two latent dimensions, on MNIST. A map of the latent space shows the summed deviation
+of the decoder under the codes of the test images; below it are the mean and the deviation of one reconstruction. The
+deviation of the VAE is the one that it learns, plus that of sampled codes in the reconstruction; that of the others
+comes from sampled networks.
 
-The paper shows pictures alone. The numbers beside them are ours: the decoder's mean deviation away from the codes of
-the training images, divided by that on them, and the share of the map away from the codes where it is larger than on
-them: a learned variance can explode in one corner and be small everywhere else. The paper says that the deviation
-grows for both Laplacian autoencoders, and not for the VAE.
+The paper shows pictures only, and says that the deviation grows for both Laplacian autoencoders but not for the VAE.
+The numbers are ours: the decoder's mean deviation away from the codes of the training images, divided by that on them,
+and the share of the map away from the codes where it is larger than on them, because a learned variance can explode in
+one corner and be small everywhere else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.figure import Figure
 
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.pictures import draw_latent, draw_reconstruction, latent_picture, on_and_away
 from lapae_paper.experiments.trials import LABELS, dense, digits
 from lapae_paper.experiments.workspace import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lapae.model import Model
 
 METHODS = ("vae", "posthoc", "online")
 PAPER = {"vae": "smallest far away", "posthoc": "grows", "online": "grows"}

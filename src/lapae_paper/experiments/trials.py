@@ -1,8 +1,8 @@
 """Models that several experiments share: the paper's networks and methods, at both sizes.
 
 At full size the settings are the paper's (networks, batches of 64 on MNIST, early stopping on held-out training data),
-but for H_0 = N as in the authors' code and not the prior as in the text, at most 80 epochs, and the learning rate and
-the forgetting that each experiment says. `docs/results.md` has the table of all departures.
+except for H_0 = N as in the authors' code instead of the prior as in the text, at most 80 epochs, and the learning rate
+and the forgetting of each experiment. `docs/results.md` lists all differences.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     WEIGHTED: ("vae", {"kl_weight": 0.784}),
 }
 """Methods with other options: a larger α, which divides the precision that an online posterior settles at; the exact
-diagonal, which the paper takes for dense networks; the weight of the KL term that the authors' code amounts to on a
-density summed over 784 pixels, as it takes 0.001 of it beside a mean over pixels."""
+diagonal, which the paper uses for dense networks; the weight of the KL term in the authors' code, which adds 0.001 of
+it to a mean over 784 pixels, in terms of a density that is summed over them."""
 NAMES = {
     **LABELS,
     WIDE: "LAE (online), α = 0.01",

@@ -1,7 +1,7 @@
 """Updates of the precision (the paper's appendix C): its own, three others, and two relatives, on the same network.
 
-The dense network on MNIST. The four rules differ in what they keep of the old precision and how much of the new
-curvature they let in (`lapae.posterior.update`); Noisy Adam takes squared gradients instead of the GGN, Bayes by
+The network is the dense one, on MNIST. The four rules differ in how much of the old precision they keep and how much of
+the new curvature they add (`lapae.posterior.update`); Noisy Adam uses squared gradients instead of the GGN, Bayes by
 Backprop learns the standard deviations by gradient descent. The paper compares them in words only.
 
 What to expect: laplacian is nng with a precision 1/α times larger, so its networks are close to the mean; redux knows
@@ -10,22 +10,18 @@ one batch; van's precision grows forever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch.nn import functional as F
 
 from lapae.methods.bbb import BBB
 from lapae.methods.laplace import Laplace
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.pictures import squared_errors
 from lapae_paper.experiments.trials import dense, digits
 from lapae_paper.experiments.workspace import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lapae.model import Model
 
 ROWS = {
     "laplacian: (1-α) H + GGN (the paper's)": ("online", {}),
@@ -64,11 +60,7 @@ def measure(workspace: Workspace, name: str, model: Model) -> dict[str, float]:
 )
 def run(workspace: Workspace) -> Outcome:
     """Make the table."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for name in workspace.plan:
-        row = found.setdefault(name.rpartition(", seed ")[0], {})
-        for key, value in workspace.measured(name).items():
-            row.setdefault(key, []).append(value)
+    found = workspace.rows()
     rows = [
         (
             name,

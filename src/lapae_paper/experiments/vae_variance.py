@@ -2,34 +2,29 @@
 
 A Gaussian VAE is an infinite mixture of Gaussians whose weights the latent prior fixes. The illustration is a finite
 one: components with means fixed on a grid and equal weights, and data in one region; only the variances are learned, by
-maximising the likelihood of the data. A component that cannot move serves the data best by reaching them, so that far
-ones become wide and near ones narrow. Beside it stands what the VAE of figure 1 does with its learned variance.
+maximising the likelihood of the data. A component that cannot move explains the data best by reaching them, so distant
+ones become wide and near ones narrow. The learned variance of the VAE of figure 1 is given for comparison.
 
 The paper gives snapshots without settings; grid, data and optimiser (damped expectation-maximisation) are ours.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from lapae.model import Model
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
 from lapae_paper.experiments.pictures import growth
 from lapae_paper.experiments.trials import dense, digits
 from lapae_paper.experiments.workspace import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from matplotlib.axes import Axes
-
-    from lapae.model import Model
 
 SIDE, REACH = 6, 4.0
 """Number of components along a side of the grid, which goes from -REACH to REACH."""

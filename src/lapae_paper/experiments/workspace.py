@@ -8,7 +8,6 @@ experiment measures of a model is kept as JSON: models that are measured may be 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -27,6 +26,7 @@ from lapae.config import Config, DataConfig
 from lapae.errors import RunError
 from lapae.runs import METRICS, Run, plain
 from lapae.runs.files import make_folder, write_whole
+from lapae.runs.texts import digest_of
 from lapae_paper.experiments.base import Experiment, Size, Trial
 
 if TYPE_CHECKING:
@@ -78,6 +78,16 @@ class Workspace:
                 found[kept["name"]] = kept
         return found
 
+    def rows(self) -> dict[str, dict[str, list[Any]]]:
+        """Return what is measured of the models "ROW, seed N": by row and name, the values of all seeds but None."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        for name in self.plan:
+            row = found.setdefault(name.rpartition(", seed ")[0], {})
+            for key, value in self.measured(name).items():
+                if value is not None:
+                    row.setdefault(key, []).append(value)
+        return found
+
     def named(self, start: str) -> list[str]:
         """Return the names of the plan "start, seed N", by seed."""
         return [name for name in self.plan if name.rpartition(", seed ")[0] == start]
@@ -113,7 +123,7 @@ class Workspace:
             path = self._measurement(name)
             found = json.loads(json.dumps(plain(self.experiment.measure(self, name, self.model(name)))))
             kept = {"name": name, "machine": self.machine, "commit": commit(), "date": _today()}
-            kept |= {"digest": _digest(found), "found": found}
+            kept |= {"digest": digest_of(found), "found": found}
             try:
                 make_folder(path.parent)
                 write_whole(path, json.dumps(kept).encode())
@@ -253,7 +263,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     """Read a measurement; None if there is none yet, or it is damaged."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         kept = json.loads(path.read_bytes())
-        if kept["digest"] == _digest(kept["found"]) and isinstance(kept["machine"], str):
+        if kept["digest"] == digest_of(kept["found"]) and isinstance(kept["machine"], str):
             return kept
     return None
 
@@ -290,12 +300,8 @@ def key(trial: Trial) -> str:
             values[section].pop(name, None)
     start = None if trial.start is None else key(trial.start)
     identity = {"config": values, "start": start, "lapae": __version__}
-    digest = _digest(identity)[:10]
+    digest = digest_of(identity)[:10]
     config = trial.config
     parts = [config.data.source, config.model.network, config.method.method]
     parts += [config.method.hessian] if hasattr(config.method, "hessian") else []
     return "-".join([*parts, f"seed{config.train.seed}", digest])
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data import Batches, Split
 from lapae.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lapae.data import Batches, Split
-    from lapae.model import Model
-    from lapae.space import Space
+from lapae.model import Model
+from lapae.space import Space
 
 
 def device(model: Model) -> torch.device:
@@ -24,11 +20,7 @@ def device(model: Model) -> torch.device:
 def tensor(model: Model, split: Split, index: np.ndarray, space: Space | None = None) -> Tensor:
     """Return the samples `index` (n,) of a split in the model's space: (n, *model_shape) on the CPU.
 
-    Args:
-        model: the trained model.
-        split: split of a data set.
-        index: indices of the samples.
-        space: space of the data; default: the model's.
+    `space` is that of the data, by default the model's.
     """
     return torch.from_numpy(np.ascontiguousarray((space or model.space).convert(np.asarray(split.x[index]))))
 
@@ -38,24 +30,17 @@ def batches(
     split: Split,
     limit: int | None,
     seed: int = 0,
-    batch_size: int = 512,
     space: Space | None = None,
 ) -> Batches | Tensor:
-    """Return the samples of a split in the model's space.
+    """Return the samples of a split in the model's space, or at most `limit` of them, chosen at random by a seed.
 
-    Args:
-        model: the trained model.
-        split: split of a data set.
-        limit: maximum number of samples, chosen at random.
-        seed: seed of that choice.
-        batch_size: samples per batch.
-        space: space of the data; default: the model's.
+    `space` is that of the data, by default the model's.
     """
     from lapae.data import Batches
 
     if limit is not None and limit < len(split.x):
         return tensor(model, split, split.some(limit, seed), space)
-    return Batches(split.x, space or model.space, batch_size, device=device(model))
+    return Batches(split.x, space or model.space, 512, device=device(model))
 
 
 def labels(split: Split, what: str) -> np.ndarray:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
+from lapae.model import Model
 from lapae.predict.decode import encode_draws
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import numpy
@@ -26,9 +28,6 @@ from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Levels of the intervals."""
@@ -117,13 +116,9 @@ def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] =
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
+    from scipy.stats import rankdata
 
-
-def _ranks(x: np.ndarray) -> np.ndarray:
-    """Rank values from 1; equal values share their mean rank."""
-    _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.impute.chains import noise_like
+from lapae.model import Model
 from lapae.runs.results import Table
 from lapae_paper.tasks.base import device, labels, tensor
 from lapae_paper.tasks.classifier import class_probabilities, train_classifier
@@ -26,9 +28,6 @@ from lapae_paper.tasks.reliability import classification, reliability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 
 @dataclass(frozen=True)

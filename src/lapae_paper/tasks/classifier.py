@@ -110,10 +110,8 @@ def train_classifier(
 @torch.no_grad()
 def class_probabilities(classifier: nn.Module, samples: Tensor, *, batch_size: int = 1000) -> Tensor:
     """Return class probabilities averaged over completions (M, N, *shape): (N, C) on the CPU."""
-    device = next(classifier.parameters()).device
-    parts = []
-    for start in range(0, samples.shape[1], batch_size):
-        part = samples[:, start : start + batch_size]
+    device, parts = next(classifier.parameters()).device, []
+    for part in samples.split(batch_size, 1):
         logits = classifier(part.flatten(0, 1).to(device))
         parts.append(logits.softmax(1).unflatten(0, part.shape[:2]).mean(0).cpu())
     return torch.cat(parts)

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.impute import choose_imputer
 from lapae.impute.chains import Imputation, impute
+from lapae.model import Model
 from lapae.runs.results import Table
 from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 MaskName = Literal["upper", "lower", "left", "right", "random", "all", "none"]
 MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all", "none")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from lapae.evaluate.figures import on_diagonal
-
-if TYPE_CHECKING:
-    from lapae.impute.chains import Imputation
+from lapae.impute.chains import Imputation
 
 
 def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
@@ -27,10 +24,10 @@ def coverage_curves(levels: Sequence[float], covered: Mapping[str, Sequence[floa
     return on_diagonal(lines, xlabel="level of the interval", ylabel="share of values inside")
 
 
-def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation, n: int = 8) -> Figure:
-    """Draw one row per image: truth, what is observed, the modes, their mean and standard deviation."""
+def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation) -> Figure:
+    """Draw one row for each of the first eight images: truth, what is observed, the modes, their mean and deviation."""
     rows, titles = [], ["truth", "observed", *(f"mode {m + 1}" for m in range(len(imputation.samples)))]
-    for i in range(min(n, len(x))):
+    for i in range(min(8, len(x))):
         visible = x[i].masked_fill(~observed[i], 0.0)
         rows.append([x[i], visible, *imputation.samples[:, i], imputation.mean[i], imputation.var[i].sqrt()])
     return image_grid(rows, [*titles, "mean", "deviation"])

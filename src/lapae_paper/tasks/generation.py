@@ -1,8 +1,8 @@
 """Quality of generated samples: from noise, or from the latent prior if a method has one.
 
-Two numbers beside the pictures: diversity (mean distance between two generated samples) and the distance to the nearest
-training sample. Both are also measured on held-out samples, which shows whether a model repeats itself or copies its
-training data.
+Two numbers come with the pictures: diversity (mean distance between two generated samples) and the distance to the
+nearest training sample. Both are also measured on held-out samples, which shows whether a model repeats itself or
+copies its training data.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
+from lapae.model import Model
 from lapae.runs.results import Table
 from lapae_paper.tasks.base import tensor
 from lapae_paper.tasks.noise import from_noise, from_prior, n_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class GenerationResult:
         return Table.by_name(self.to_dict())
 
     def figures(self) -> dict[str, Figure]:
-        """Draw grids of samples, and some beside their nearest training images."""
+        """Draw grids of samples, and some with their nearest training images."""
         from lapae_paper.tasks.figures import image_grid
 
         out = {}

@@ -24,10 +24,11 @@ import torch
 import tyro
 from torch import Tensor
 
+from lapae.data import Batches, Data, Split
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.evaluate.ranking import Detection, detection
-from lapae.model import BOTH
+from lapae.evaluate.ranking import HEADS, Detection, detection
+from lapae.model import BOTH, Model
 from lapae.predict import Prediction
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import numpy
@@ -37,9 +38,6 @@ from lapae_paper.tasks.base import batches, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Batches, Data, Split
-    from lapae.model import Model
 
 SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
 VARYING = "varying_deviation"
@@ -78,12 +76,12 @@ class OodResult:
 
     def table(self) -> Table:
         """Return one row per set and score."""
-        rows = []
-        for name, found in self.detections.items():
-            for score, d in found.items():
-                interval = f"{d.auroc.value:.3f} ({d.auroc.low:.3f} to {d.auroc.high:.3f})"
-                rows.append((name, score.replace("_", " "), interval, round(d.auprc.value, 3), round(d.fpr95.value, 3)))
-        return Table(("against", "score", "AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR"), rows)
+        rows = [
+            (name, score.replace("_", " "), *of_score.cells())
+            for name, found in self.detections.items()
+            for score, of_score in found.items()
+        ]
+        return Table(("against", "score", *HEADS), rows)
 
     def figures(self) -> dict[str, Figure]:
         """Draw ROC curves and histograms, one figure per set."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
+from lapae.model import Model
 from lapae.predict.decode import encode_draws
 from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
@@ -26,9 +28,6 @@ from lapae_paper.tasks.knn import Voting, choose_k, together, votes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from lapae.data import Data
-    from lapae.model import Model
 
 CANDIDATES = (1, 2, 3, 5, 10, 20, 50, 100)
 
@@ -177,6 +176,6 @@ def _check(n_labels: tuple[int, ...], repetitions: int, groups: list[np.ndarray]
         raise ConfigError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
 
 
-def _up_to(groups: list[np.ndarray], n_labels: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)) -> tuple[int, ...]:
+def _up_to(groups: list[np.ndarray]) -> tuple[int, ...]:
     """Return the numbers of labels that leave some samples of every class to classify."""
-    return tuple(n for n in n_labels if n < min(map(len, groups))) or n_labels[:1]
+    return tuple(n for n in (1, 2, 5, 10, 20, 50, 100) if n < min(map(len, groups))) or (1,)

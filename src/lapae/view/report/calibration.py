@@ -12,7 +12,6 @@ from lapae.view.report.chart import Frame
 from lapae.view.verdicts import Verdicts
 
 LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
-MOST_DATA, MOST_VALUES = 1000, 2**22
 TOLERANCE = 0.03
 """Coverage of 90 % intervals this far from 90 % is called well calibrated."""
 
@@ -25,7 +24,7 @@ def calibration(verdicts: Verdicts, splits: NamedSplits, seed: int) -> dict[str,
     split = splits.parts[part]
     if not _continuous(verdicts.model.space).any():
         return None
-    index = verdicts.some(split, seed, MOST_DATA, MOST_VALUES)
+    index = verdicts.some(split, seed)
     covered = coverage(verdicts, np.asarray(split.x[index]))
     frame = Frame((0.0, 100.0), (0.0, 100.0), width=340, height=330, left=48, below=44, top=24)
     points = [(100 * level, 100 * share) for level, share in zip(LEVELS, covered, strict=True)]

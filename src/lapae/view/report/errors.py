@@ -15,8 +15,6 @@ from lapae.view.named_splits import GIVEN, WORDS, NamedSplits
 from lapae.view.pictures import amounts, data_url, shrink
 from lapae.view.verdicts import Verdicts
 
-MOST_DATA, MOST_VALUES = 1000, 2**22
-"""Maximum number of samples, and of their values, to measure on and to fit PCA to."""
 SHOWN = 30
 """Number of columns shown at once; the others can be unfolded."""
 
@@ -64,7 +62,7 @@ def by_pca(train: Tensor, x: Tensor, center: Tensor, k: int) -> Tensor:
 
 def _some(splits: NamedSplits, part: str, verdicts: Verdicts, seed: int) -> np.ndarray:
     split = splits.parts[part]
-    return np.asarray(split.x[verdicts.some(split, seed, MOST_DATA, MOST_VALUES)])
+    return np.asarray(split.x[verdicts.some(split, seed)])
 
 
 def _verdict(ours: float, pca: float, k: int) -> str:

@@ -100,7 +100,8 @@ def report_html(
         glance=_glance(counts, shown["measured"], shown["calibration"], shown["widths"]),
         counts=counts,
         scores=histogram(_series(scores, verdicts), verdicts.threshold),
-        p_values=p_histogram(_unseen(scores)),
+        # of samples used neither for training nor for calibration
+        p_values=p_histogram(scores.p[np.isin(scores.part, (GIVEN, "test"))]),
         words=WORDS,
         results=[_result(record, figures) for record in records],
         left_out=left_out,
@@ -189,11 +190,6 @@ def _series(scores: Scores, verdicts: Verdicts) -> dict[str, np.ndarray]:
     if train.all() or not train.any():
         return {"samples": scores.anomaly_score}
     return {"training samples": scores.anomaly_score[train], "held-out samples": scores.anomaly_score[~train]}
-
-
-def _unseen(scores: Scores) -> np.ndarray:
-    """Return the p-values of samples used neither for training nor for calibration: given ones, or a test set."""
-    return scores.p[np.isin(scores.part, (GIVEN, "test"))]
 
 
 def _verdict(counts: dict[str, Any]) -> str:

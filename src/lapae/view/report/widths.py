@@ -15,7 +15,6 @@ from lapae.view.named_splits import GIVEN, NamedSplits
 from lapae.view.report.chart import histogram
 from lapae.view.verdicts import LEVEL, Verdicts, batch_size
 
-MOST_DATA, MOST_VALUES = 1000, 2**22
 WIDER, NARROWER = 1.25, 0.8
 """Ratios of widths between which intervals are called as wide as those of held-out samples."""
 LACKING = 0.02
@@ -38,7 +37,7 @@ def widths(verdicts: Verdicts, splits: NamedSplits, display: Display, seed: int)
     if split is None:
         return None
     model = verdicts.model
-    x = model.tensor(np.asarray(split.x[verdicts.some(split, seed, MOST_DATA, MOST_VALUES)]))
+    x = model.tensor(np.asarray(split.x[verdicts.some(split, seed)]))
     known = verdicts.calibration.held_out
     (ours, posterior), (usual, usual_posterior) = _widths(verdicts, x), _widths(verdicts, known)
     counted = np.array([not display.is_word(j) for j in range(ours.shape[1])])
