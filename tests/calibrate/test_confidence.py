@@ -149,6 +149,23 @@ def test_intervals_hold_more_where_the_data_end(model):
     assert coverage(sure_of_itself, beyond) < coverage(model, beyond) - 0.05
 
 
+def test_intervals_of_windows_hold_more_where_a_sensor_drifts():
+    def windows(n: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        t = rng.uniform(0, 6, (n, 1)) + np.arange(16) / 3
+        sources = np.stack([np.sin(t), np.cos(1.7 * t + 1)], 2)
+        return sources @ [[1, 0.5, 0, 1], [0, 1, 1, -1]] + 0.1 * rng.standard_normal((n, 16, 4))
+
+    known, new = windows(200, 0), windows(200, 1)
+    drifting = new + np.linspace(0, 3, 16)[:, None] * np.eye(4)[1]
+    held = {}
+    for method in ("online", "ae"):
+        model = LaplacianAutoencoder(method=method, **QUICK).fit(known)
+        assert coverage(model, new) == pytest.approx(0.9, abs=0.04)
+        held[method] = coverage(model, drifting)
+    assert held["online"] > held["ae"] + 0.05
+
+
 @pytest.mark.parametrize("kind", ["one column", "copies", "rank two"])
 def test_a_table_that_is_learned_exactly_has_intervals_that_hold(kind):
     rng = np.random.default_rng(0)

@@ -49,9 +49,9 @@ class LaplaceOptions(MethodOptions):
     """Options of the online and the post-hoc posterior."""
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
-    """Curvature of the posterior; default: lowrank for tables, else sketch."""
+    """Curvature of the posterior; default: sketch for images, else lowrank."""
     vectors: Count | None = None
-    """Number of random vectors of a lowrank hessian; default: 500, or fewer for a large network."""
+    """Number of random vectors of a lowrank hessian; default: 500, or 32 for a large network, with the diagonal."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
     prior_scale: Literal["flat", "fan-in"] | None = None

@@ -21,6 +21,7 @@ from lapae.methods.base import BatchFactory
 from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext
 from lapae.posterior import LowRankPrecision, fit_shrinkage
+from lapae.posterior.lowrank import ALONE
 
 MOST_VECTORS = 500
 """Default number of vectors: for tables of up to some thousand rows it reaches the rank of what the data determine."""
@@ -30,8 +31,9 @@ MOST_PRODUCTS = 1 << 31
 """Maximum number of multiplications for a T x T matrix of products of vectors on a CPU: a tenth of a second."""
 MOST_BATCHES = 4096
 """Maximum number of batches that vectors are collected from: more would take longer than training did."""
-LEAST_VECTORS = 16
-"""Minimum number of vectors, however large the network."""
+FEW_VECTORS = 32
+"""Default number of vectors if even `MOST_VECTORS` could not be used without the diagonal: beside it, more of them change
+nothing but time and memory (`benchmarks/ood_settings.md`, `benchmarks/shift.md`)."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,11 @@ def how_many(n_weights: int, device: torch.device, wanted: int | None = None) ->
     Args:
         n_weights: P.
         device: where they are; a CPU takes fewer by default.
-        wanted: the number that the user asks for, which memory may limit; default: at most MOST_VECTORS.
+        wanted: the number that the user asks for, which memory may limit; default: MOST_VECTORS or fewer.
     """
-    n = wanted or MOST_VECTORS
+    n = wanted or (MOST_VECTORS if n_weights <= ALONE * MOST_VECTORS else FEW_VECTORS)
     if wanted is None and device.type == "cpu":
-        n = min(n, max(LEAST_VECTORS, math.isqrt(MOST_PRODUCTS // n_weights)))
+        n = min(n, math.isqrt(MOST_PRODUCTS // n_weights) or 1)
     if 4 * n * n_weights <= MOST_BYTES:
         return n, None
     return max(1, min(n, MOST_BYTES // (2 * n_weights))), torch.bfloat16

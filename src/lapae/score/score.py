@@ -207,8 +207,9 @@ class Score:
 
     @property
     def needs(self) -> tuple[Quantity, ...]:
-        """Quantities of a prediction that the score needs."""
-        return ("means",) if self.image_parts is None else ("codes", "outputs")
+        """Quantities of a prediction that the score needs: its means, which some predictives take over networks."""
+        linearised = self.image_parts is None or self.deviation.adds_variance
+        return ("means",) if linearised else ("codes", "outputs")
 
     @property
     def names(self) -> tuple[str, ...]:

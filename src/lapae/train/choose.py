@@ -79,10 +79,10 @@ def choose(config: Config, space: Space, *, own: bool = False, portion: int | No
         patience=train.patience or (_patience(space.kind, epochs) if ours else 8),
     )
     n_samples = 5 if own or space.features else 20
-    table = space.kind == "table"
-    covariances = table and ours and not own and config.method.method in ("online", "posthoc")
+    covariances = space.kind != "image" and ours and not own
+    covariances = covariances and config.method.method in ("online", "posthoc")
     covariances = covariances and config.method.predictive in (None, "linearized")
-    method = _method(config.method, ours and linear, 4 if table else 1, n_samples, covariances)
+    method = _method(config.method, ours and linear, 4 if space.kind == "table" else 1, n_samples, covariances)
     return replace(config, model=model, train=train, method=method).resolved()
 
 
