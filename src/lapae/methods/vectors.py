@@ -32,8 +32,8 @@ MOST_PRODUCTS = 1 << 31
 MOST_BATCHES = 4096
 """Maximum number of batches that vectors are collected from: more would take longer than training did."""
 FEW_VECTORS = 32
-"""Default number of vectors if even `MOST_VECTORS` could not be used without the diagonal: beside it, more of them change
-nothing but time and memory (`benchmarks/ood_settings.md`, `benchmarks/shift.md`)."""
+"""Default number of vectors if even `MOST_VECTORS` could not be used without the diagonal: with it, more of them change
+only time and memory (`benchmarks/ood_settings.md`, `benchmarks/shift.md`)."""
 
 
 @dataclass(frozen=True)
