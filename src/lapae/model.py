@@ -36,6 +36,7 @@ from lapae.methods import Method
 from lapae.methods.laplace import Laplace
 from lapae.predict import Prediction, Predictive, evaluating
 from lapae.predict.decode import decode
+from lapae.predict.linearized_lowrank import variance_of_values
 from lapae.predict.once import Once
 from lapae.predict.prediction import Inputs, Progress, Quantity, numpy
 from lapae.score.explain import explain
@@ -782,8 +783,10 @@ class Model:
             found = self.predict(x, ("means",))
             return found.replace(z_var=torch.zeros_like(found.z_mean), x_var=torch.zeros_like(found.x_mean))
 
-        def variance(x: Tensor) -> Tensor:
-            return self.predict(x, ("outputs",)).x_var
+        def variance(x: Tensor, at: Tensor | None) -> Tensor:
+            if at is None or not isinstance(self.method, Laplace):
+                return self.predict(x, ("outputs",)).x_var
+            return variance_of_values(self.method, x, at)[:, None]
 
         return Trained(self.method, means, self.space, self._codes, self.seed, variance)
 
@@ -828,16 +831,19 @@ class Model:
         """
         x = self.tensor(coded)
         before = None if whole is None else self.tensor(whole)
-        asked = None if column is None else torch.from_numpy(self.space.features_of(column))
-        found, down, up = self._imputer.interval(
-            self._trained, x, level, self._calibrated.held_out, whole=before, asked=asked
-        )
+        at = None if column is None else torch.from_numpy(self.space.feature_of(column))
+        found, *reach = self._imputer.interval(self._trained, x, level, self._calibrated.held_out, whole=before, at=at)
         guess = found.x_mean
+        beyond = self._imputer.beyond(found, level)
+
+        def whole_rows(values: Tensor) -> np.ndarray:
+            return numpy(values if at is None else torch.zeros_like(guess).scatter_(1, at[:, None], values.to(guess)))
+
         best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
         sure = ~np.isnan(self.space.implied(coded))
-        beyond = self._imputer.beyond(x, level)
-        limits = None if beyond is None else tuple(self.space.to_user(numpy(end), whole=False) for end in beyond)
-        low, high = self._around(numpy(guess), numpy(down), numpy(up), best=best, sure=sure, limits=limits)
+        limits = None if beyond is None else tuple(self.space.to_user(whole_rows(end), whole=False) for end in beyond)
+        down, up = map(whole_rows, reach)
+        low, high = self._around(numpy(guess), down, up, best=best, sure=sure, limits=limits)
         low, high = (np.where(np.isnan(coded), end, coded) for end in (low, high))
         return best, low, high
 

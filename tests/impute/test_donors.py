@@ -10,7 +10,7 @@ from lapae.impute.copula import Copula
 from lapae.impute.donors import Donors
 from lapae.impute.neighbours import PLACES, _quantiles
 from lapae.impute.spread import SCORES, Spread, scaled, score, value
-from lapae.impute.weighted import weighted_moments, weighted_quantiles
+from lapae.impute.weighted import in_order, weighted_moments, weighted_quantiles
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
 
@@ -141,6 +141,17 @@ def test_weighted_quantiles():
     assert weighted_quantiles(values, weight, [0.1, 0.5, 0.9]).tolist() == [[1, 2, 3], [2, 3, 3], [1, 1, 2]]
     moved = values + torch.tensor([[0.0], [1.0], [-5.0]])
     assert weighted_quantiles(moved, weight, [0.5])[:, 0].tolist() == [2, 4, -4]
+
+
+def test_values_of_both_signs_are_put_in_order():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(20, 300, generator=generator, dtype=torch.float64) ** 5
+    values[:, :3] = torch.tensor([0.0, -1e-300, 1e300], dtype=torch.float64)
+    weight = torch.rand(20, 300, generator=generator, dtype=torch.float64)
+    ordered, total = in_order(values, weight)
+    order = values.argsort(1)
+    assert torch.equal(ordered, values.gather(1, order))
+    torch.testing.assert_close(total, weight.gather(1, order).cumsum(1))
 
 
 def test_weighted_moments_of_values_far_from_zero():

@@ -22,6 +22,7 @@ from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision
 from lapae.posterior.lowrank import WEAK
 from lapae.predict import linearized
+from lapae.predict.linearized_lowrank import variance_of_values
 
 N_DATA = 4
 LIKELIHOODS = {"gaussian": Gaussian(0.7), "bernoulli": Bernoulli(), "categorical": Categorical()}
@@ -211,3 +212,21 @@ def test_single_precision_where_it_changes_next_to_nothing(network, likelihood, 
     assert not torch.equal(single.output_var, double.output_var)
     assert torch.equal(strict.output_var, double.output_var)
     assert torch.equal(single.output, double.output)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+@pytest.mark.parametrize(("first", "n"), [(0, 1), (0, 2), (1, 1)])
+def test_the_variance_of_one_value_of_each_row_is_that_of_all_of_them(first, n, likelihood):
+    method, x = method_of(bare, (2,), LIKELIHOODS[likelihood], "lowrank")
+    with torch.no_grad():
+        every = sure(linearized(method, x).output_var)
+    at = first + torch.arange(len(x)) % n  # units of other values have no gradient
+    assert_close(variance_of_values(method, x, at), every.gather(1, at[:, None])[:, 0])
+
+
+def test_the_variance_of_one_value_of_networks_with_other_layers():
+    method, x = method_of(*NETWORKS["convolutional"], Gaussian(), "lowrank")
+    with torch.no_grad():
+        every = sure(linearized(method, x).output_var).flatten(1)
+    at = torch.arange(len(x))
+    assert_close(variance_of_values(method, x, at), every.gather(1, at[:, None])[:, 0])

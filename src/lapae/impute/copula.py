@@ -39,16 +39,17 @@ class Copula(Gaussian):
         """Return the values of feature j with these scores, within the range of the table."""
         place = ((scores + WIDEST) * (GRID / (2 * WIDEST))).clamp(0, GRID - 1)
         low = place.long()
-        at = self._grid[j]
-        return at[low] + (place - low) * (at[low + 1] - at[low])
+        start, step = (torch.as_tensor(part[j].take(low.numpy())) for part in self._grid)  # faster than torch's
+        return (place - low).mul_(step).add_(start)
 
     @cached_property
-    def _grid(self) -> Tensor:
-        """(D, `GRID` + 1): values at scores from -`WIDEST` to `WIDEST`."""
+    def _grid(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values at scores from -`WIDEST` to `WIDEST`, and the differences between them: (D, `GRID`) each."""
         ranks = self.marginals.ranks
         scores, wanted = self.marginals.normal(ranks.T).T.numpy(), np.linspace(-WIDEST, WIDEST, GRID + 1)
         rows = [np.interp(wanted, *_means(theirs, x)) for theirs, x in zip(scores, ranks.numpy(), strict=True)]
-        return torch.from_numpy(np.stack(rows)).to(ranks.dtype)
+        grid = np.stack(rows).astype(ranks.numpy().dtype)
+        return grid[:, :-1], np.diff(grid)
 
 
 def _means(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from lapae.impute.copula import Copula
 from lapae.impute.spread import SCORES
-from lapae.impute.weighted import between, weighted_moments, weighted_quantiles
+from lapae.impute.weighted import between, shared_moments, weighted_moments, weighted_quantiles
 from lapae.methods.adam import Adam
 
 Guess = Callable[[Tensor], Tensor]
@@ -51,7 +51,7 @@ PARTS = 5
 PENALTY = 1e-3
 CHUNK, MOST_CHUNK, VALUES = 64, 1024, 4e6
 """Minimum and maximum number of rows that are weighted together, and their maximum number of values."""
-AT_ONCE = 2**16
+AT_ONCE = 2**17
 """Number of weights at a time: more do not fit into the cache of a core."""
 DISTINCT, SPIKE = 0.5, 0.05
 """A column is continuous, so that its draws may lie between the donors' values, if at least this share of its values
@@ -173,7 +173,7 @@ class Donors:
         *,
         drawn: bool = False,
         only: int | None = None,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Iterator[Weighed]:
         """Weight the donors for each part of the rows and each column that some of them lack.
 
@@ -184,44 +184,63 @@ class Donors:
             drawn: whether the weights are for completions, each from a population of its own. The uncertainty of the
                 copula is then in the populations, and does not widen residuals.
             only: use only this column.
-            asked: use only these missing values, (n, D).
+            at: use only one column of each row, that of these features (n,).
         """
         for rows in self._chunks(x):
             missing = x[rows].isnan()
             z = self.copula.marginals.normal(x[rows])
             hidden = self.copula.hidden(z)
             z, seen = z.nan_to_num(), (~missing).to(z.dtype)
-            queries = torch.cat([seen * z.square(), seen * z, seen], 1)
+            queries = torch.cat([(seen * z.square())[:, self._incomplete], seen * z, seen], 1)
             gap = seen * (z - self.copula.center)
             trusted = _trusted(seen, self.groups)
-            wanted = missing if asked is None else missing & asked[rows]
+            wanted = missing if at is None else missing & (self.groups[at[rows], None] == self.groups)
             for group in self.groups.unique() if only is None else (only,):
                 features = (self.groups == group).nonzero()[:, 0]
                 q = wanted[:, features[0]].nonzero()[:, 0]
-                donors = self._of_column(features)
-                if not len(q) or not len(donors):
+                donors = self._of_column(features) if len(q) else q
+                if not len(donors):
                     continue
                 theirs, keys = self.scores[donors] - self.copula.center, self._keys(features, donors)
+                across = torch.cat([-theirs, theirs.new_ones(len(theirs), 1)], 1)
                 linear, moved = float(self.own[features, 0].mean()), bool(self.shift[features[0]] > 0)
                 trust = trusted[:, features[:1]]
                 rest = torch.cat([queries, trust * guess[rows][:, features], trust], 1)
-                for part in q.split(max(1, AT_ONCE // len(donors))):
+                given = self.rows[:, features][donors]
+                levels: list[Tensor] = []
+                for j in features.tolist():
+                    gain = hidden.gain[q, hidden.place(q, j)] if at is None else hidden.gain_of(q, j)
+                    levels.append(torch.cat([gain, torch.linalg.vecdot(gap[q], gain)[:, None]], 1))
+                mine = None if own is None or len(donors) == 1 else self._place_among(donors, own[rows[q]])
+                for chosen in torch.arange(len(q)).split(max(1, AT_ONCE // len(donors))):
+                    some = slice(int(chosen[0]), int(chosen[-1]) + 1)
+                    part, values = q[some], given
                     near = rest[part] @ keys.T
-                    for j in features.tolist():
-                        gain = hidden.gain[part, hidden.place(part, j)]
-                        level = (gap[part] * gain).sum(1)[:, None]
-                        apart = torch.addmm(level, gain, theirs.T, alpha=-1)
+                    apart = near
+                    for level in levels:
+                        apart = level[some] @ across.T
                         near.addcmul_(apart, apart, value=-linear / len(features))
-                    if own is not None and len(donors) > 1:
-                        near.masked_fill_(own[rows[part]][:, None] == donors, -torch.inf)
-                    values = self.rows[donors][:, features]
+                    if mine is not None:
+                        among = (mine[some] >= 0).nonzero()[:, 0]
+                        near[among, mine[some][among]] = -torch.inf
                     if moved:
                         j = int(features[0])
                         wider = self._wider(seen[part].sum(1), drawn)[:, None]
                         # the part that the copula does not explain, slightly widened, and its expectation for the row
                         values = self.scores[donors, j] + (self.shift[j] + wider) * apart
-                        values += wider * (theirs[:, j] - level)
+                        values += wider * (theirs[:, j] - levels[0][some, -1:])
                     yield Weighed(rows[part], features, donors, torch.softmax(near, 1), values)
+
+    @cached_property
+    def _incomplete(self) -> Tensor:
+        """Features that some donors lack."""
+        return self.rows.isnan().any(0).nonzero()[:, 0]
+
+    def _place_among(self, donors: Tensor, which: Tensor) -> Tensor:
+        """Return the places of donors `which` (q,) among some of them (r,), -1 for others: (q,)."""
+        place = torch.full((len(self.rows) + 1,), -1)  # the last one is that of -1
+        place[donors] = torch.arange(len(donors))
+        return place[which]
 
     def _of_column(self, features: Tensor) -> Tensor:
         """Return the donors (r,) that have a column's value, ordered by value if values are given unchanged."""
@@ -232,13 +251,13 @@ class Donors:
 
     def _keys(self, features: Tensor, donors: Tensor) -> Tensor:
         """Return the matrix that queries are multiplied with to get minus the distances of donors (r,), without the
-        copula's term and what is the same for all of them: (r, 3 D + f + 1)."""
+        copula's term and what is the same for all of them: (r, E + 2 D + f + 1), E features that some lack."""
         both, other = self.metric[features].mean(0).chunk(2)
         z, network = self.scores[donors], self.network[donors][:, features]
         metric = torch.where(self.rows[donors].isnan(), other, both)
         share = self.own[features, 1].mean() / len(features)
         of_network = torch.cat([2 * network, -network.square().sum(1, keepdim=True)], 1)
-        return torch.cat([-metric, 2 * metric * z, -metric * z.square(), share * of_network], 1)
+        return torch.cat([-metric[:, self._incomplete], 2 * metric * z, -metric * z.square(), share * of_network], 1)
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
         """Return the indices of rows x (n, D) in parts that are weighted together."""
@@ -268,13 +287,13 @@ class Donors:
         own: Tensor | None = None,
         *,
         shape: bool = False,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Summarise the distributions of the missing values of x (n, D) as tensors (n, D).
 
         `middle` is the median and `mean` the mean, both equal to `guess` if there is no donor; `variance` is that of
         the donors' values. With `shape`, `points` (n, D, Q) are their quantiles at `SCORES` minus the median; NaN for
-        features of words and if there is no donor.
+        features of words and if there is no donor; with `at`, (n, 1, Q).
 
         Args:
             x: NaN where missing.
@@ -282,22 +301,26 @@ class Donors:
             words: (D,) features of categories and booleans, for which the mean replaces the median.
             own: (n,) donors that give nothing to these rows because they are the same rows; -1 for none.
             shape: whether to return the quantiles.
-            asked: (n, D) the missing values to fill in, default: all; the others stay equal to `guess`.
+            at: fill in only one column of each row, that of these features (n,); the other values stay equal to
+                `guess`. Default: all.
         """
         middle, average, variance = guess.clone(), guess.clone(), torch.zeros_like(guess)
-        points = guess.new_full((*guess.shape, len(SCORES)), torch.nan) if shape else None
-        for of in self._weights(x, guess, own, asked=asked):
-            part, weight = of.rows, of.weight
-            for j, values in zip(of.features.tolist(), self._each(of), strict=True):
-                average[part, j], variance[part, j] = weighted_moments(values, weight)
-                if words[j]:
-                    middle[part, j] = average[part, j]
-                    continue
-                levels = [0.5] if points is None else UPTO
-                found = weighted_quantiles(values, weight, levels, ordered=not self.shift[j] > 0)
-                middle[part, j] = found[:, found.shape[1] // 2]
-                if points is not None:
-                    points[part, j] = found - middle[part, j, None]
+        n_points = guess.shape[1] if at is None else 1
+        points = guess.new_full((len(guess), n_points, len(SCORES)), torch.nan) if shape else None
+        for of in self._weights(x, guess, own, at=at):
+            part, weight, j = of.rows, of.weight, int(of.features[0])
+            if words[j]:
+                place = part[:, None], of.features
+                average[place], variance[place] = shared_moments(of.given, weight)
+                middle[place] = average[place]
+                continue
+            values = self._each(of)[0]
+            average[part, j], variance[part, j] = weighted_moments(values, weight)
+            levels = [0.5] if points is None else UPTO
+            found = weighted_quantiles(values, weight, levels, ordered=not self.shift[j] > 0)
+            middle[part, j] = found[:, found.shape[1] // 2]
+            if points is not None:
+                points[part, j if at is None else 0] = found - middle[part, j, None]
         out = {"middle": middle, "mean": average, "variance": variance}
         return out if points is None else out | {"points": points}
 

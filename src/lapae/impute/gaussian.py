@@ -30,25 +30,49 @@ class Hidden:
     """Missing values of B rows of D columns, given the others; k is the maximum number that a row lacks.
 
     Attributes:
-        index: the columns that a row lacks, in order, padded with other columns, (B, k).
+        missing: which columns a row lacks, (B, D).
+        index: these columns, in order, padded with other columns, (B, k).
         there: whether a row lacks them, (B, k).
-        gain: missing values are expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D).
         root: Cholesky factors of the precision of the missing values, (B, k, k).
+        precision: that of all columns, (D, D).
     """
 
+    missing: Tensor
     index: Tensor
     there: Tensor
-    gain: Tensor
     root: Tensor
+    precision: Tensor
+
+    @cached_property
+    def gain(self) -> Tensor:
+        """Missing values are expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D)."""
+        onto = self.precision[self.index] * (self.there[:, :, None] & ~self.missing[:, None])
+        return -torch.cholesky_solve(onto, self.root)
+
+    def gain_of(self, rows: Tensor, j: int) -> Tensor:
+        """Return `gain` of column j for some rows (q,) that lack it, (q, D), without those of the other columns."""
+        index = self.index[rows]
+        unit = (index == j).to(self.root.dtype)
+        apart = torch.cholesky_solve(unit[..., None], self.root[rows])[..., 0]
+        placed = torch.zeros_like(self.missing[rows], dtype=apart.dtype).scatter_(1, index, apart)
+        return (placed @ -self.precision).masked_fill_(self.missing[rows], 0.0)
 
     @property
     def both(self) -> Tensor:
         """Whether a row lacks both of two columns, (B, k, k)."""
         return self.there[:, :, None] & self.there[:, None]
 
+    def variance_of(self, j: Tensor) -> Tensor:
+        """Return the variance of one of the columns that each row lacks, j (B,), given the others that it has, (B, 1);
+        0 if the row does not lack it."""
+        unit = (self.there & (self.index == j[:, None])).to(self.root.dtype)
+        return (unit * torch.cholesky_solve(unit[..., None], self.root)[..., 0]).sum(1, keepdim=True)
+
     def expected(self, gap: Tensor) -> Tensor:
-        """Return the expected differences of missing values from the centre (B, k), from the gaps (B, D) of others."""
-        return (self.gain @ gap[:, :, None])[..., 0]
+        """Return the expected differences of missing values from the centre (B, k), from the gaps (B, D) of others (0
+        where missing)."""
+        told = (gap @ -self.precision).gather(1, self.index) * self.there
+        return torch.cholesky_solve(told[..., None], self.root)[..., 0]
 
     def left(self) -> Tensor:
         """Return the covariance of missing values given the others, (B, k, k)."""
@@ -138,8 +162,7 @@ class Gaussian:
         both = there[:, :, None] & there[:, None]
         eye = torch.eye(index.shape[1], dtype=z.dtype)
         root = torch.linalg.cholesky(torch.where(both, self.precision[index[:, :, None], index[:, None]], eye))
-        onto = self.precision[index] * (there[:, :, None] & ~missing[:, None])
-        return Hidden(index, there, -torch.cholesky_solve(onto, root), root)
+        return Hidden(missing, index, there, root, self.precision)
 
     def _parts(self, z: Tensor) -> Iterator[tuple[slice, Hidden]]:
         for start in range(0, len(z), CHUNK):

@@ -52,6 +52,10 @@ MOST_SIZES = 6
 
 AT_ONCE = 2**15
 """Number of values of a table whose distributions are in memory at a time."""
+ONE_AT_ONCE = 2**17
+"""Number of values of rows in memory at a time if only one value of each row is filled in."""
+LINE = ("x_line", "x_line_deviation")
+"""What a straight line through the table expects of missing values, and its standard deviation."""
 Sides = tuple[Radius, Radius]
 """Radii of intervals, downward and upward."""
 Kinds = tuple[tuple[str, int, int], ...]
@@ -70,7 +74,8 @@ class Trained:
         codes: codes of training samples.
         seed: seed of networks and noise.
         variance: variance of the reconstructions of samples over networks, at its natural size: it is added to the
-            squared standard deviation of missing values. None for posteriors without one.
+            squared standard deviation of missing values. It is given the samples, and optionally one feature of each
+            (n,) whose variance is wanted, (n, 1). None for posteriors without one.
     """
 
     method: Method
@@ -78,7 +83,7 @@ class Trained:
     space: Space
     codes: LatentCodes
     seed: int
-    variance: Callable[[Tensor], Tensor] | None = None
+    variance: Callable[[Tensor, Tensor | None], Tensor] | None = None
 
     @property
     def groups(self) -> tuple[Tensor, Tensor]:
@@ -138,7 +143,7 @@ class Imputer(ABC):
         held: bool = False,
         whole: Tensor | None = None,
         shape: bool = False,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Prediction:
         """Predict samples with the best guess of missing values.
 
@@ -148,11 +153,13 @@ class Imputer(ABC):
             held: whether they were held out of training, so that they must not be filled in from themselves.
             whole: x before values were hidden; it must not be used to fill them in either.
             shape: whether to return the shapes of distributions, too.
-            asked: the missing values to fill in, like x; default: all. Others may be the output of the network.
+            at: fill in only one column of each row of a table, that of these features (n,); default: all. Other values
+                may be the output of the network.
 
         Returns:
             A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; if these are medians, `x_average` has the
-            means. `x_points` (n, *model_shape, Q) are quantiles of values with donors, NaN for others.
+            means. `x_points` (n, *model_shape, Q) are quantiles of values with donors, NaN for others; with `at`,
+            (n, 1, Q).
         """
 
     @abstractmethod
@@ -174,7 +181,7 @@ class Imputer(ABC):
         held_out: Tensor,
         *,
         whole: Tensor | None = None,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> tuple[Prediction, Tensor, Tensor]:
         """Predict samples x with the best guess of missing values, and return how far intervals extend from it.
 
@@ -184,46 +191,60 @@ class Imputer(ABC):
             level: share of missing values that lie inside.
             held_out: samples to compare with, if the data are not a table.
             whole: x before values were hidden, as in `guess`.
-            asked: the missing values to fill in, as in `guess`.
+            at: fill in only one column of each row, as in `guess`.
 
         Returns:
-            The prediction, and the reach downward and upward, (n, *model_shape) each. For the features of a category or
-            a boolean of a table both are 1 minus the smallest probability of a level in the set.
+            The prediction, and the reach downward and upward, (n, *model_shape) each, or with `at` (n, 1). For the
+            features of a category or a boolean of a table both are 1 minus the smallest probability of a level in the
+            set.
         """
-        size = max(1, AT_ONCE // x[0].numel()) if len(x) else 1
+        size = max(1, (AT_ONCE if at is None else ONE_AT_ONCE) // x[0].numel()) if len(x) else 1
         if self.radii is not None and len(x) > size:
-            more = ([None] * len(x) if part is None else part.split(size) for part in (whole, asked))
+            more = ([None] * len(x) if part is None else part.split(size) for part in (whole, at))
             every = zip(x.split(size), *more, strict=False)
-            parts = [self.interval(trained, part, level, held_out, whole=w, asked=a) for part, w, a in every]
+            parts = [self.interval(trained, part, level, held_out, whole=w, at=a) for part, w, a in every]
             guesses, downs, ups = zip(*parts, strict=True)
             return join(guesses), torch.cat(downs), torch.cat(ups)
-        found = self.guess(trained, x, whole=whole, shape=True, asked=asked)
-        spread = self.spread(trained, found, x)
+        found = self.guess(trained, x, whole=whole, shape=True, at=at)
+        spread = self.spread(trained, found, x, at)
         down, up = spread.down.clone(), spread.up.clone()
         for members, radii in self._radii(trained, x, held_out):
             rows = torch.as_tensor(members)
-            reach = spread.take(rows).reach(*(torch.from_numpy(radius.at(level)) for radius in radii))
+            scores = (torch.from_numpy(radius.at(level)) for radius in radii)
+            scores = scores if at is None else (score.expand(x.shape[1:])[at[rows], None] for score in scores)
+            reach = spread.take(rows).reach(*scores)
             for of, ends in zip((down, up), reach, strict=True):
                 of[rows] = (ends + 1e-6).to(of.dtype)  # values were converted to 32 bits
-        return Prediction(found.n_draws, {"x_mean": found.x_mean}), down, up
+        kept = {name: value for name, value in found.values.items() if name in ("x_mean", *LINE)}
+        return Prediction(found.n_draws, kept), down, up
 
-    def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
-        """Return the distributions of missing values; for probabilities of levels, a scale of 1."""
-        deviation = torch.maximum(self.deviation(found, x), self.least)
+    def spread(self, trained: Trained, found: Prediction, x: Tensor, at: Tensor | None = None) -> Spread:
+        """Return the distributions of missing values; for probabilities of levels, a scale of 1. With `at`, those of
+        one feature of each row, (n, 1)."""
+        deviation = torch.maximum(self.deviation(found, x, at), of_each(self.least, at))
+        words = of_each(trained.groups[1], at) if trained.space.kind == "table" else None
         if trained.variance is not None:
-            deviation = (deviation.square() + trained.variance(x)).sqrt()
-        if trained.space.kind != "table":
+            numbers = None if words is None or at is None else (~words[:, 0]).nonzero()[:, 0]
+            more = _variance(trained.variance, x, at, numbers)
+            deviation = (deviation.square() + more).sqrt()
+        if words is None:
             return Spread(deviation, deviation)
-        words = trained.groups[1]
         down = up = torch.where(words, 1.0, deviation)
         if self.upper is not None:
-            upper = self.upper.clamp(LEAST_SIDE, 1 - LEAST_SIDE)
+            upper = of_each(self.upper, at).clamp(LEAST_SIDE, 1 - LEAST_SIDE)
             down, up = (torch.where(words, 1.0, deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
         return Spread(down, up)
 
-    def beyond(self, x: Tensor, level: float) -> tuple[Tensor, Tensor] | None:
-        """Return how far intervals of missing values of x (n, *model_shape) may extend beyond the values of the rows,
-        downward and upward (n, *model_shape); None if they may not."""
+    def beyond(self, found: Prediction, level: float) -> tuple[Tensor, Tensor] | None:
+        """Return how far intervals of missing values may extend beyond the values of the rows, downward and upward.
+
+        Args:
+            found: the prediction that `interval` returned with their reach.
+            level: share of missing values that lie inside.
+
+        Returns:
+            Two tensors like the reach; None if they may not.
+        """
         return None
 
     @property
@@ -311,6 +332,21 @@ def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
         if name == "categorical":
             groups[start:stop] = start
     return torch.unique(groups, return_inverse=True)[1], words
+
+
+def of_each(values: Tensor, at: Tensor | None) -> Tensor:
+    """Return values (D,), one for each feature, or those of one feature of each row, (n, 1)."""
+    return values if at is None or not values.ndim else values[at, None]
+
+
+def _variance(
+    variance: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, at: Tensor | None, numbers: Tensor | None
+) -> Tensor:
+    """Return the variance of values of x over networks; with `at`, of features that are `numbers`, 0 for others."""
+    if at is None or numbers is None:
+        return variance(x, at)
+    out = x.new_zeros(len(x), 1)
+    return out.index_copy_(0, numbers, variance(x[numbers], at[numbers])) if len(numbers) else out
 
 
 def share_above(gap: Tensor) -> Tensor:

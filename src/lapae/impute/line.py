@@ -53,9 +53,10 @@ class Line:
         line = cls(Gaussian.of(rows), low - more, high + more, rows.new_ones(()))
         return replace(line, usual=line(held_out)[2].mean().clamp_min(TINY))
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, x: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the values of the line for missing values of rows x (n, D), its standard deviation as far as it counts
-        (n, D), and the squared distance (n,). The first two are 0 for observed values."""
+        (n, D), and the squared distance (n,). The first two are 0 for observed values; with `at` (n,), they are those
+        of one feature of each row, (n, 1)."""
         x, missing = x.double(), x.isnan()
         hidden = self.gaussian.hidden(x)
         gap = torch.where(missing, 0.0, torch.clamp(x, self.low, self.high) - self.gaussian.center)
@@ -63,12 +64,16 @@ class Line:
         told = (hidden.root.mT @ expected[..., None]).square().sum((1, 2))
         square = ((gap @ precision) * gap).sum(1) - told
         distance = (square / (~missing).sum(1).clamp_min(1)).clamp_min(0) / self.usual
+        far = (distance - 1).clamp(0, MOST_TIMES)[:, None]
         middle = torch.clamp(
             self.gaussian.center[hidden.index] + expected, self.low[hidden.index], self.high[hidden.index]
         )
-        deviation = hidden.left().diagonal(dim1=1, dim2=2).sqrt() * (distance - 1).clamp(0, MOST_TIMES)[:, None]
-        at, wide = (hidden.put(torch.where(hidden.there, part, 0.0), x) for part in (middle, deviation))
-        return at, wide, distance
+        if at is not None:
+            wanted = hidden.there & (hidden.index == at[:, None])
+            return (wanted * middle).sum(1, keepdim=True), hidden.variance_of(at).sqrt() * far, distance
+        deviation = hidden.left().diagonal(dim1=1, dim2=2).sqrt() * far
+        made, wide = (hidden.put(torch.where(hidden.there, part, 0.0), x) for part in (middle, deviation))
+        return made, wide, distance
 
 
 def joined(points: Tensor, middle: Tensor, deviation: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
-from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies
+from lapae.impute.imputer import LINE, Imputer, ImputerRows, Kinds, Trained, columns, n_copies, of_each
 from lapae.impute.line import Line, joined
 from lapae.impute.spread import Spread, scaled
 from lapae.networks.threads import one_thread
@@ -107,33 +107,41 @@ class NeighbourImputer(Imputer):
         held: bool = False,
         whole: Tensor | None = None,
         shape: bool = False,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Prediction:
         found = trained.predict(x)
+        if shape and self.line is not None:
+            found = found.replace(**dict(zip(LINE, self.line(x, at), strict=False)))
         if not x.isnan().any():
             return found
         donors = self.held if held else self.all
         own = None if whole is None else donors.find(whole)
-        return _complete(donors, found, x, self.words, own, shape=shape, asked=asked)
+        return _complete(donors, found, x, self.words, own, shape=shape, at=at)
 
-    def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
-        normal, points = super().spread(trained, found, x), found.values.get("x_points")
-        factor = torch.where(self.words, 1.0, self.farther(found, x)[:, None])
+    def spread(self, trained: Trained, found: Prediction, x: Tensor, at: Tensor | None = None) -> Spread:
+        normal, points = super().spread(trained, found, x, at), found.values.get("x_points")
+        words = of_each(self.words, at)
+        factor = torch.where(words, 1.0, self.farther(found, x)[:, None])
         normal = Spread(normal.down * factor, normal.up * factor)
         if points is None:
             return normal
-        shaped = x.isnan() & ~points[..., 0].isnan()
-        variance = found.x_var + USUAL * self.deviation.noise.square()
+
+        def of(values: Tensor) -> Tensor:
+            return values if at is None else values.gather(1, at[:, None])
+
+        shaped = of(x).isnan() & ~points[..., 0].isnan()
+        variance = of(found.x_var) + USUAL * of_each(self.deviation.noise, at).square()
         points = scaled(points[shaped], variance[shaped], normal.up[shaped])
         if self.line is not None:
-            middle, deviation, _ = self.line(x)
-            points = joined(points, (middle - found.x_mean)[shaped], (deviation * factor.clamp_min(1.0))[shaped])
+            middle, deviation = (found.values[name] for name in LINE)
+            gap, wide = middle - of(found.x_mean), deviation * factor.clamp_min(1.0)
+            points = joined(points, gap[shaped], wide[shaped])
         return replace(normal, shaped=shaped, points=points)
 
-    def beyond(self, x: Tensor, level: float) -> tuple[Tensor, Tensor] | None:
+    def beyond(self, found: Prediction, level: float) -> tuple[Tensor, Tensor] | None:
         if self.line is None:
             return None
-        middle, deviation, _ = self.line(x)
+        middle, deviation = (found.values[name] for name in LINE)
         reach = NormalDist().inv_cdf((1 + level) / 2) * deviation
         return middle - reach, middle + reach
 
@@ -204,7 +212,7 @@ def _complete(
     own: Tensor | None = None,
     *,
     shape: bool = False,
-    asked: Tensor | None = None,
+    at: Tensor | None = None,
 ) -> Prediction:
     """Return predictions of x (n, D) with the donors' medians, means and variances for missing values.
 
@@ -215,9 +223,9 @@ def _complete(
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
         shape: whether to return quantiles of the donors' values, too.
-        asked: the missing values to fill in, (n, D); default: all.
+        at: fill in only one column of each row, that of these features (n,); default: all.
     """
-    given = donors.complete(x, found.x_mean, words, own, shape=shape, asked=asked)
+    given = donors.complete(x, found.x_mean, words, own, shape=shape, at=at)
     missing = x.isnan()
     more = {"x_points": given["points"]} if shape else {}
     return found.replace(

@@ -48,7 +48,7 @@ class NetworkImputer(Imputer):
         held: bool = False,
         whole: Tensor | None = None,
         shape: bool = False,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Prediction:
         return self.expected(trained, x)
 

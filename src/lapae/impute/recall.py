@@ -63,7 +63,7 @@ class RecallImputer(Imputer):
         held: bool = False,
         whole: Tensor | None = None,
         shape: bool = False,
-        asked: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Prediction:
         return expected(trained, x)
 

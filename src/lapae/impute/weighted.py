@@ -14,8 +14,26 @@ from torch import Tensor
 
 def in_order(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return values (q, r) or (1, r) in order, and the sums of the weights (q, r) up to each."""
-    order = torch.from_numpy(np.argsort(values.numpy(), 1))  # faster than torch's
+    order = torch.from_numpy(_order(values.numpy()))
     return values.gather(1, order), weight.gather(1, order.expand_as(weight)).cumsum(1)
+
+
+def _order(values: np.ndarray) -> np.ndarray:
+    """Return the order of each row of values (q, r), up to differences of 1e-12 of themselves.
+
+    The bit patterns of numbers are in the order of the numbers if those of negative ones are reversed. The lowest bits
+    are replaced by the index of the number, so that a sort of whole numbers, which is fast, finds the order.
+    """
+    if values.dtype != np.float64:
+        return np.argsort(values, 1)
+    n = values.shape[1]
+    last = np.int64((1 << (n - 1).bit_length()) - 1)
+    packed = values.view(np.int64) ^ ((values.view(np.int64) >> 63) & np.int64(2**63 - 1))
+    packed &= ~last
+    packed |= np.arange(n)
+    packed.sort(1)
+    packed &= last
+    return packed
 
 
 def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
@@ -34,13 +52,21 @@ def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> T
 
 def weighted_moments(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (q,) of values (q, r) or (1, r) with weights (q, r) of sum 1."""
+    if len(values) == 1:
+        mean, variance = shared_moments(values.T, weight)
+        return mean[:, 0], variance[:, 0]
     center = values.mean(1, keepdim=True)  # large means would cancel otherwise
     gap = values - center
-    if len(gap) == 1:
-        first, second = (weight @ torch.stack([gap[0], gap[0].square()], 1)).unbind(1)
-    else:
-        first, second = torch.linalg.vecdot(weight, gap), torch.linalg.vecdot(weight, gap.square_())
+    first, second = torch.linalg.vecdot(weight, gap), torch.linalg.vecdot(weight, gap.square_())
     return center[:, 0] + first, (second - first.square()).clamp_min(0.0)
+
+
+def shared_moments(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and variances (q, f) of f features of values (r, f) with weights (q, r) of sum 1."""
+    center = values.mean(0)
+    gap = values - center
+    first, second = (weight @ torch.cat([gap, gap.square()], 1)).chunk(2, 1)
+    return center + first, (second - first.square()).clamp_min(0.0)
 
 
 def weighted_quantiles(values: Tensor, weight: Tensor, levels: Sequence[float], *, ordered: bool = False) -> Tensor:

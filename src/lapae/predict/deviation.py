@@ -84,6 +84,8 @@ WIDE = 1000
 LEAST_OWN = 0.3
 """Share of a value that remains in its residual, below which this says little about its effect on the others."""
 OF_ROW, OF_VALUE = 5, 3
+CACHED = 1 << 17
+"""Number of distances between codes at a time: more do not fit into the cache of a core."""
 SAME = 1e-10
 """Squared distance up to which two codes are considered to come from the same row."""
 
@@ -179,17 +181,28 @@ class Deviation:
         """Quantities of a prediction that are needed."""
         return ("means", "outputs") if self.adds_variance else ("codes", "outputs")
 
-    def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return f of rows x (B, *features): (B, 8, *features), see above. Variances are 0 if they are added."""
-        z = found.z_mean.flatten(1) / self.width
-        square = squared_distances(z, self.codes)
-        distance = smallest(square, min(NEIGHBOURS, len(self.codes)))[0].sqrt().mean(1)
+    def knowledge(self, found: Prediction, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """Return f of rows x (B, *features): (B, 8, *features), see above. Variances are 0 if they are added.
+
+        Args:
+            found: predictions of x.
+            x: NaN where missing.
+            at: compute it for one feature of each row only, (B,): (B, 8, 1).
+        """
+
+        def of(values: Tensor) -> Tensor:
+            return values if at is None else values.flatten(1).gather(1, at[:, None])
+
+        distance, local = self._neighbours(found.z_mean.flatten(1) / self.width, at)
         observed = (~x.isnan()).flatten(1).to(distance.dtype)
+        count = observed.sum(1)
 
         def over_observed(values: Tensor) -> Tensor:
-            return (observed * values.flatten(1)).sum(1) / observed.sum(1).clamp_min(1)
+            return (observed * values.flatten(1)).sum(1) / count.clamp_min(1)
 
-        x_var, z_var = (torch.zeros_like(found.x_mean), z * 0) if self.adds_variance else (found.x_var, found.z_var)
+        x_var, z_var = found.x_mean * 0, found.z_mean * 0
+        if not self.adds_variance:
+            x_var, z_var = found.x_var, found.z_var
         parts = [
             over_observed(x_var) + TINY,
             z_var.flatten(1).mean(1) + TINY,
@@ -197,28 +210,56 @@ class Deviation:
             over_observed(found.x_mean.square()) + 1e-9,
         ]
         of_row = torch.stack([*(part.log() for part in parts), 1 - observed.mean(1)], 1)
-        of_row = of_row.reshape(*of_row.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
+        noise = self._noise(at)
+        of_row = of_row.reshape(*of_row.shape, *(1 for _ in noise.shape[1:])).expand(-1, -1, *noise.shape[1:])
+        middle = self.middle if at is None else self.middle.flatten(1)[:, at, None]
         of_value = [
-            (x_var + TINY).log() - self.middle[0],
-            self.local(square[:, : len(self.residuals)]),
-            ((found.x_mean - self.middle[1]).abs() / self.noise + 0.1).log(),
+            (of(x_var) + TINY).log() - middle[0],
+            local,
+            ((of(found.x_mean) - middle[1]).abs() / noise + 0.1).log(),
         ]
         return torch.cat([of_row, torch.stack(of_value, 1)], 1)
 
-    def local(self, square: Tensor) -> Tensor:
-        """Return the log of the noise (B, *features) around codes at squared distances (B, S) from the references,
-        minus that of the feature."""
-        near = self.residuals[nearest(square)[1]] / self.noise.square()
-        known = ~near.isnan()
-        return 0.5 * ((near.nan_to_num().sum(1) + OWN) / (known.sum(1) + OWN)).log()
+    def _noise(self, at: Tensor | None) -> Tensor:
+        """Return the noise of features, (1, *features), or of one of each row, (B, 1)."""
+        return self.noise[None] if at is None else self.noise.flatten()[at, None]
 
-    def __call__(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return the standard deviation (B, *features) of rows x (B, *features) from their predictions."""
-        f = self.knowledge(found, x)
-        shape = (1, -1, *(1 for _ in self.noise.shape))
+    def _neighbours(self, z: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the mean distance (B,) of codes z (B, K) from the nearest references, and the log of the noise around
+        them, minus that of the feature, (B, *features)."""
+        if torch.compiler.is_exporting():  # a graph takes any number of rows at once
+            return self._around(z, at)
+        size = max(1, CACHED // len(self.codes))
+        indices = [None] * len(z) if at is None else at.split(size)
+        distances, local = zip(
+            *(self._around(*some) for some in zip(z.split(size), indices, strict=False)), strict=True
+        )
+        return torch.cat(distances), torch.cat(local)
+
+    def _around(self, z: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        square, k = squared_distances(z, self.codes), min(NEIGHBOURS, len(self.codes))
+        if len(self.residuals) < len(self.codes):
+            distances = smallest(square, k)[0]
+            index = nearest(square[:, : len(self.residuals)])[1]
+        else:  # one search for both
+            every = smallest(square, min(len(self.codes), max(k, n_nearest(len(self.codes)) + 1)))
+            distances, index = every[0][:, :k], nearest(square, every)[1]
+        near = self.residuals[index] if at is None else self.residuals.flatten(1)[index, at[:, None]][..., None]
+        near = near / self._noise(at).square()[:, None]
+        known = ~near.isnan()
+        local = 0.5 * ((near.nan_to_num().sum(1) + OWN) / (known.sum(1) + OWN)).log()
+        return distances.sqrt().mean(1), local
+
+    def __call__(self, found: Prediction, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """Return the standard deviation (B, *features) of rows x (B, *features) from their predictions; with `at` (B,),
+        that of one feature of each row, (B, 1)."""
+        if at is not None and self.adds_variance:
+            return self(found, x).flatten(1).gather(1, at[:, None])
+        f = self.knowledge(found, x, at)
+        shape = (1, -1, *(1 for _ in f.shape[2:]))
         f = (f - self.mean.reshape(shape)) / self.scale.reshape(shape)
         log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
-        noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
+        noise = log.clamp(-WIDEST, WIDEST).exp() * self._noise(at)
         if not self.adds_variance:
             return noise
         square, variance = noise.square(), self.shared(found, noise)
@@ -313,16 +354,29 @@ def smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return square.gather(1, index), index
 
 
-def nearest(square: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest of squared distances (B, R), and their indices (B, k); a row is no neighbour of itself."""
+def n_nearest(n: int) -> int:
+    """Return the number of neighbours that a row is compared with, if there are n references."""
+    return max(1, min(LOCAL, max(5, n // 10), n - 1))
+
+
+def nearest(square: Tensor, found: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """Return the smallest of squared distances (B, R), and their indices (B, k); a row is no neighbour of itself.
+
+    Args:
+        square: the squared distances.
+        found: the `smallest` of them, at least one more than k, if R > 1; default: they are searched.
+    """
     n = square.shape[1]
-    k = max(1, min(LOCAL, max(5, n // 10), n - 1))
+    k = n_nearest(n)
     if torch.compiler.is_exporting():
         return smallest(torch.where(square <= SAME, torch.inf, square), k)
-    values, index = smallest(square, k)
-    own = values[:, 0] <= SAME
-    if own.any():
-        values[own], index[own] = smallest(torch.where(square[own] <= SAME, torch.inf, square[own]), k)
+    values, index = smallest(square, min(k + 1, n)) if found is None else found
+    if n == 1:
+        return torch.where(values <= SAME, torch.inf, values), index
+    own, several = values[:, :1] <= SAME, values[:, 1] <= SAME
+    values, index = (torch.where(own, part[:, 1 : k + 1], part[:, :k]) for part in (values, index))
+    if several.any():
+        values[several], index[several] = smallest(torch.where(square[several] <= SAME, torch.inf, square[several]), k)
     return values, index
 
 

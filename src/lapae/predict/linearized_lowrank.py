@@ -20,14 +20,19 @@ from torch.func import jvp, vmap
 
 from lapae.curvature.chunking import is_out_of_memory
 from lapae.curvature.dense import walk_dense
+from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Forward, leaves
+from lapae.curvature.rules.base import Leaf
 from lapae.curvature.stateless import Stateless
+from lapae.curvature.walked import pull_rows
 from lapae.methods.laplace import Laplace
 from lapae.networks import Autoencoder
+from lapae.networks.adapt import in_eval_mode
+from lapae.networks.threads import few_threads
 from lapae.posterior import LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal
-from lapae.predict.closed_form import ClosedForm
-from lapae.predict.dense import can_cast, in_precision, push_directions, slopes
+from lapae.predict.closed_form import ClosedForm, pull_mean
+from lapae.predict.dense import can_cast, in_precision, product, push_directions, slopes
 
 DRAWS = 64
 """Number of draws of the weights for a variance."""
@@ -37,6 +42,8 @@ CACHED_FLOATS = 1 << 22
 """Maximum number of values in the tangents of linear layers at a time: more do not fit into the cache of a core."""
 MOST_COVARIANCES = 128
 """Maximum size of a code whose covariances are computed."""
+BACK_AT_ONCE = 512
+"""Number of samples whose gradients are pulled back at a time."""
 NEGLIGIBLE = 2e-5
 """Largest share of a variance, or of the mean one of a sample, by which single precision may change it."""
 PROBES = 64
@@ -78,6 +85,83 @@ def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: b
         for _, of_outputs in _tangents(method, x, tape, _drawn(method, x, tape, of_outputs=True), budget):
             x_var += of_outputs.square().sum(0) / DRAWS
     return ClosedForm(z, z_var, z_cov, output, x_var)
+
+
+@torch.no_grad()
+def variance_of_values(method: Laplace, x: Tensor, at: Tensor) -> Tensor:
+    """Return the variance over networks of one value of the reconstruction of each sample: (B,).
+
+    Its gradient in the weights, pulled back once, is multiplied with all draws: half of what it takes to push them
+    forward, and only the outputs that are wanted.
+
+    Args:
+        method: with a low-rank posterior.
+        x: samples (B, D) in the model's space.
+        at: the values, (B,).
+    """
+    weight = next(method.parameters())
+    with in_eval_mode(method), few_threads(method, len(x)):
+        every = zip(x.to(weight.device, weight.dtype).split(BACK_AT_ONCE), at.split(BACK_AT_ONCE), strict=True)
+        return torch.cat([_variance_of_values(method, *some) for some in every]).cpu()
+
+
+def _variance_of_values(method: Laplace, x: Tensor, at: Tensor) -> Tensor:
+    with method.unfrozen():
+        tape = walk_dense(method.network, x)
+    if tape is None:
+        found = of_low_rank(method, x, True, CACHED_FLOATS, codes=False).output_var
+        assert found is not None
+        return found.flatten(1).gather(1, at[:, None])[:, 0]
+    gradients: list[tuple[str, Tensor, Tensor, Tensor | slice]] = []
+
+    def read(leaf: Leaf, rows: Rows) -> None:
+        used = rows.v[0].any(0).nonzero()[:, 0]  # of the last layer, few units belong to a value that is wanted
+        if not len(used):
+            return
+        units = used if 2 * len(used) <= rows.v.shape[2] else slice(None)
+        gradients.append((leaf.name, leaf.x, rows.v[0][:, units], units))
+
+    v = torch.zeros_like(tape.output).scatter_(1, at[:, None], 1.0)
+    v = pull_mean(method.likelihood, tape.output, v[None])
+    pull_rows(tape.nodes, Rows(v), read, need_input=False)
+    total = x.new_zeros(len(x))
+    if not gradients:
+        return total
+    size = max(1, CACHED_FLOATS // (4 * len(x) * max(min(a.shape[1], g.shape[1]) for _, a, g, _ in gradients)))
+    for some in _drawn(method, x, tape, of_outputs=True):
+        of_layers = [of_layer for layer in gradients for of_layer in _directions(some, *layer)]
+        n = len(next(iter(some.values())))
+        for i in range(0, n, size):
+            total += sum(_along(way[i : i + size], a, g) for way, a, g in of_layers).square().sum(1)  # pyright: ignore
+    return total / DRAWS
+
+
+def _directions(
+    along: Directions, name: str, x: Tensor, g: Tensor, units: Tensor | slice
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield directions of a layer's weights, and of its bias, as n matrices, and what they are multiplied with.
+
+    Args:
+        along: directions of all weights, {name: (n, *shape)}.
+        name: a linear layer.
+        x: its input, (B, in).
+        g: gradients at some of its outputs, (B, out).
+        units: which outputs these are.
+
+    Yields:
+        Directions (n, p, q), factors (B, q) and (B, p), with p <= q.
+    """
+    weight, bias = along[f"{name}.weight"][:, units], along.get(f"{name}.bias")
+    x, g = x.to(weight.dtype), g.to(weight.dtype)
+    yield (weight, x, g) if g.shape[1] <= x.shape[1] else (weight.mT.contiguous(), g, x)
+    if bias is not None:
+        yield bias[:, None, units], g, g.new_ones(len(g), 1)
+
+
+def _along(way: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return the products (B, n) bᵀ way_s a of matrices (n, p, q) with factors a (B, q) and b (B, p)."""
+    moved = product(a, way.flatten(0, 1))
+    return moved * b if way.shape[1] == 1 else (moved.unflatten(1, way.shape[:2]) @ b[:, :, None])[..., 0]
 
 
 def _drawn(method: Laplace, x: Tensor, tape: Forward | None, *, of_outputs: bool) -> Iterator[Directions]:

@@ -381,11 +381,9 @@ class Space:
         """Return the codes of values of `coded` (n, *shape) that another column of their row determines, else NaN."""
         return np.full(coded.shape, np.nan) if self._spans is None else self._spans.look_up(coded)
 
-    def features_of(self, column: np.ndarray) -> np.ndarray:
-        """Return which features of the model are those of a column of each of n rows of a table, (n,): (n, D) bool."""
-        ends = np.arange(self.model_shape[0] + 1) if self._spans is None else self._spans.starts
-        feature = np.arange(self.model_shape[0])
-        return (ends[column][:, None] <= feature) & (feature < ends[column + 1][:, None])
+    def feature_of(self, column: np.ndarray) -> np.ndarray:
+        """Return the model's first feature of a column of each of n rows of a table, (n,)."""
+        return column if self._spans is None else self._spans.starts[column].clip(max=self.model_shape[0] - 1)
 
     def booleans(self, *features: np.ndarray) -> Iterator[tuple[Any, ...]]:
         """Yield the index of each boolean of a table, with what is said of it in features (n, D): (n,) each."""
