@@ -150,7 +150,7 @@ def test_how_many_there_are_is_bound_by_memory():
         n, kind = how_many(n_weights, device, wanted)
         assert n * n_weights * (4 if kind is None else 2) <= MOST_BYTES
         assert n > 10
-    assert how_many(1_068_306, gpu) == how_many(1_068_306, cpu) == (FEW_VECTORS, None)
+    assert how_many(1_068_306, gpu) == how_many(1_068_306, cpu) == (FEW_VECTORS, torch.bfloat16)
     assert how_many(1_068_306, gpu, 500) == (500, torch.bfloat16)
     assert how_many(6_000, cpu, 7) == (7, None)
 

@@ -32,7 +32,7 @@ MOST_PRODUCTS = 1 << 31
 MOST_BATCHES = 4096
 """Maximum number of batches that vectors are collected from: more would take longer than training did."""
 FEW_VECTORS = 32
-"""Default number of vectors if even `MOST_VECTORS` could not be used without the diagonal: with it, more of them change
+"""Default number of vectors if there cannot be enough to use them without the diagonal: with it, more of them change
 only time and memory (`benchmarks/ood_settings.md`, `benchmarks/shift.md`)."""
 
 
@@ -63,9 +63,11 @@ def how_many(n_weights: int, device: torch.device, wanted: int | None = None) ->
         device: where they are; a CPU takes fewer by default.
         wanted: the number that the user asks for, which memory may limit; default: MOST_VECTORS or fewer.
     """
-    n = wanted or (MOST_VECTORS if n_weights <= ALONE * MOST_VECTORS else FEW_VECTORS)
+    n = wanted or MOST_VECTORS
     if wanted is None and device.type == "cpu":
-        n = min(n, math.isqrt(MOST_PRODUCTS // n_weights) or 1)
+        n = min(n, math.isqrt(MOST_PRODUCTS // n_weights))
+    if wanted is None and n_weights > 2 * ALONE * n:  # nor for the encoder, about half of them
+        return min(FEW_VECTORS, MOST_BYTES // (2 * n_weights)) or 1, torch.bfloat16
     if 4 * n * n_weights <= MOST_BYTES:
         return n, None
     return max(1, min(n, MOST_BYTES // (2 * n_weights))), torch.bfloat16
