@@ -67,7 +67,7 @@ def run(name: str, folder: Path, seed: int, *, peer: bool = False) -> dict:
     found = {"set": name, "seed": seed, "rows": len(x), "new": len(new), "seconds": time.perf_counter() - began}
     found |= of_intervals(model, new) | of_p_values(model, new)
     if new.ndim == 2:
-        found |= of_holes(model, new, rng.random(new.shape) < 0.2)
+        found |= of_missing(model, new, rng.random(new.shape) < 0.2)
     if anomalies is not None:
         some = anomalies[rng.permutation(len(anomalies))[: max(1, len(new) // 9)]]
         found |= of_discoveries(model, new, some)
@@ -87,12 +87,12 @@ def of_intervals(model, new: np.ndarray) -> dict:
     mean, deviation = model.reconstruct(new, return_std=True)
     error = np.abs(mean - floats)[:, varies]
     deviation = deviation[:, varies]
-    of_datum = [np.square(v).sum(1) for v in (deviation / floats.std(0)[varies], error / floats.std(0)[varies])]
-    found["rank correlation, datum"] = float(spearmanr(*of_datum)[0])
+    by_sample = [np.square(v).sum(1) for v in (deviation / floats.std(0)[varies], error / floats.std(0)[varies])]
+    found["rank correlation, sample"] = float(spearmanr(*by_sample)[0])
     units = np.sqrt(np.square(error).mean(0)) + 1e-12  # within each feature: that features differ is no news
     some = np.random.default_rng(0).permutation(error.size)[:200_000]
-    found["rank correlation, cell"] = float(spearmanr(deviation.ravel()[some], error.ravel()[some])[0])
-    found["rank correlation, cell in its units"] = float(
+    found["rank correlation, value"] = float(spearmanr(deviation.ravel()[some], error.ravel()[some])[0])
+    found["rank correlation, value in its units"] = float(
         spearmanr((deviation / units).ravel()[some], (error / units).ravel()[some])[0]
     )
     return found
@@ -106,19 +106,19 @@ def of_p_values(model, new: np.ndarray) -> dict:
     return found | {"uniformity (KS)": float(kstest(p, "uniform").statistic)}
 
 
-def of_holes(model, new: np.ndarray, hidden: np.ndarray) -> dict:
+def of_missing(model, new: np.ndarray, hidden: np.ndarray) -> dict:
     from scipy.stats import kstest
 
     found = {}
     varies = np.broadcast_to(new.std(0) > 0, new.shape)
-    holes = np.where(hidden, np.nan, new)
+    lacking = np.where(hidden, np.nan, new)
     for level in LEVELS:
-        low, high = model.impute_interval(holes, level)
+        low, high = model.impute_interval(lacking, level)
         found[f"imputed {level}"] = float(((new >= low) & (new <= high))[hidden & varies].mean())
-    p = model.p_value(holes)
+    p = model.p_value(lacking)
     p = p[hidden.any(1) & ~hidden.all(1)]
-    found["false alarms with holes 0.05"] = float((p <= 0.05).mean())
-    return found | {"uniformity with holes (KS)": float(kstest(p, "uniform").statistic)}
+    found["false alarms with missing values 0.05"] = float((p <= 0.05).mean())
+    return found | {"uniformity with missing values (KS)": float(kstest(p, "uniform").statistic)}
 
 
 def of_discoveries(model, new: np.ndarray, anomalies: np.ndarray) -> dict:
@@ -161,7 +161,7 @@ def of_peer(model, train: np.ndarray, new: np.ndarray, seed: int) -> dict:
     ratio = np.log(np.median(ours, 0) + 1e-12) - np.log(np.median(theirs, 0) + 1e-12)
     return {
         "crepes: interval 0.9": float(((new >= low) & (new <= high))[:, varies].mean()),
-        "crepes: rank correlation, cell in its units": float(
+        "crepes: rank correlation, value in its units": float(
             spearmanr((theirs / units).ravel(), (error / units).ravel())[0]
         ),
         "median width, ours / theirs": float(np.exp(ratio[np.isfinite(ratio)].mean())),
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--sets", nargs="+", help="some of them by name; all where not given")
+    parser.add_argument("--sets", nargs="+", help="names of sets; default: all")
     parser.add_argument("--peer", action="store_true", help="crepes beside it, of tables")
     parser.add_argument("--out", type=Path, default=Path("calibration.jsonl"))
     parser.add_argument("--table", type=Path, help="print the summary of a file of results, and do nothing else")

@@ -1,13 +1,13 @@
-"""Reconstruction of unseen data beside principal components with as many numbers per datum.
+"""Reconstruction of new samples, compared with principal components that have as many numbers per sample.
 
     python benchmarks/pca.py --write                   # all sets, one seed; benchmarks/pca.md
     python benchmarks/pca.py --only digits --seeds 3
 
-All defaults but the size of the code of some sets, and the epochs of MNIST and faces: 15, so that it ends in minutes.
-PCA is fitted to all rows that `fit` gets, of which `fit` itself keeps some to steer training and to calibrate. Errors
-are squared, summed over the values of a datum (tables and windows standardised by the rows that are fitted), and a
-mean over unseen data. Where training finds nothing that is better beyond doubt, the start is kept: a PCA of all rows up
-to 1,000 of them, of four fifths beyond.
+All options are defaults except the size of the code of some sets, and the 15 epochs of MNIST and faces, so that it ends
+in minutes. PCA is fitted to all rows that `fit` gets, of which `fit` itself holds some out to stop training and to
+calibrate. Errors are squared, summed over the values of a sample (tables and windows are standardised by the fitted
+rows), and averaged over new samples. If training finds nothing significantly better, its start is kept: a PCA of all
+rows if there are at most 1,000, else of four fifths of them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 DATA holds `pretrained/taef2_*.safetensors`, `celeba` and `mnist`, `fashion_mnist`. Nothing of the network is trained or
 changed: `LaplacianAutoencoder.from_trained(encoder, decoder).fit(faces)`. Prints one JSON object, and with --out writes
 it beside a picture of faces, reconstructions and deviation maps. With --online a small AutoencoderKL of diffusers, as
-it comes, is trained by the online method instead, for so many epochs.
+it comes, is trained by the online method instead, for that number of epochs.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def enlarge(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def auroc(normal: np.ndarray, unusual: np.ndarray) -> float:
-    """Probability that an unusual datum has the higher score."""
+    """Probability that an unusual sample has the higher score."""
     order = np.concatenate([normal, unusual])
     from scipy.stats import rankdata
 

@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--limit", type=int, help="use so many images at most")
+    parser.add_argument("--limit", type=int, help="maximum number of images")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--run", help="also write checkpoints into this new run folder, which is kept")
     arguments = parser.parse_args()
