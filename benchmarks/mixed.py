@@ -3,21 +3,21 @@
     python benchmarks/mixed.py FOLDER --write     # ames.csv, taxis.csv and titanic.csv; benchmarks/mixed.md
     python benchmarks/mixed.py FOLDER --splits 24   # share of rows as they are that is flagged, over shuffles
 
-Of each table the rows are shuffled; about two thirds, at most 3,000, are learned, and at most 400 others judge. A peer
-gets numbers standardised, dates as days, medians in place of what is missing, and a feature for each of the 30 most
-frequent levels of a category.
+The rows of each table are shuffled; about two thirds of them (at most 3,000) are training rows, and at most 400
+others are test rows. Peers get standardised numbers, dates as days, medians instead of missing values, and one
+feature for each of the 30 most frequent levels of a category.
 
-- Errors: AUROC, in percent, of rows with one planted error against the same rows without. Swapped: two columns of
-  numbers change places, each in the place that its value has in its own column (its rank). Shifted: a
-  number or date moves by three standard deviations of its column towards the farther end, or, if that is less, by half
-  of its range. New level: a letter of a word is left out. Named: the share of flagged rows in which `reasons` names the
-  column. Flagged: rows as they are, at a false alarm rate of 5 %.
-- Imputation: a fifth of the cells of the rows that judge is hidden. Numbers and dates: mean absolute error as a share
-  of that of the median; counts likewise; words: share that is wrong as a share of that of the most frequent one. Trees:
-  IterativeImputer with ExtraTrees, on codes of levels. Copula: a Gaussian copula, conditional means.
-- Intervals: share of hidden numbers that 90 % intervals hold, by tenth of the true value in its column.
-- Samples: AUROC with which gradient boosting tells as many samples as there are other rows from these, by the columns
-  of which at least 20 of these have a value; 0.5 is best.
+- Errors: the AUROC, in percent, of rows with one planted error against the same rows without it. Swapped: two columns
+  of numbers exchange their ranks, so that each value is one of its own column. Shifted: a number or date moves by
+  three standard deviations of its column towards the farther end, or by half of its range if that is less. New level:
+  one letter of a word is left out. Flagged: the share of these rows, and of rows as they are, that is flagged at a
+  false alarm rate of 5 %. Named: the share of flagged rows in which `reasons` names the right column.
+- Imputation: a fifth of the cells of the test rows are hidden. Numbers, dates and counts: the mean absolute error,
+  divided by that of the median; words: the share of wrong ones, divided by that of the most frequent word. Trees:
+  IterativeImputer with ExtraTrees, on codes of levels. Copula: conditional means of a Gaussian copula.
+- Intervals: the share of hidden numbers in their 90 % intervals, by tenth of the true value in its column.
+- Samples: the AUROC with which gradient boosting tells generated rows from as many test rows, by the columns of which
+  at least 20 test rows have a value; 0.5 is best.
 """
 
 from __future__ import annotations
