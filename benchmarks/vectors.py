@@ -1,11 +1,13 @@
-"""How many vectors of a low-rank posterior, and which prior precision, do the paper's networks need?
+"""How many vectors of a low-rank posterior, which prior precision and coordinates, do the paper's networks need?
 
     python benchmarks/vectors.py --data FOLDER --network conv --seeds 0 1 --counts 31 64 128 256 --out vectors.jsonl
     python benchmarks/vectors.py --data FOLDER --network dense --seeds 0 --counts 0 --priors 0.01 1 100 --evidence
+    python benchmarks/vectors.py --data FOLDER --counts 0 31 --priors 0.001 --coordinates weights own
 
 A post-hoc posterior of a trained autoencoder, linearised, temperature 1: AUROC of its deviations, FashionMNIST in and
 MNIST out for the convolutional network, the reverse for the dense one, whose calibration is measured too. The vectors
-are those of the first batches of 100; the diagonal is that of all batches.
+are those of the first batches of 100; the diagonal is that of all batches, in the coordinates of the weights or in
+those that the library gives it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from torch import Tensor
 from lapae.data import Batches
 from lapae.methods.laplace import Laplace, prior_scales
 from lapae.methods.step import StepContext
+from lapae.methods.vectors import bases
 from lapae.posterior import DiagonalPrecision, LowRankPrecision, maximise
 from lapae.storage import load_run
 from lapae_paper.experiments.base import Size, find
@@ -38,14 +43,17 @@ BATCH = 100
 
 
 def vectors(method: Laplace, data: Batches, seed: int) -> tuple[Tensor, Tensor]:
-    """Return a vector (P,) of each batch in bfloat16, stacked, and the sum of their squares (P,)."""
-    n, like = -(-data.n_data // BATCH), method.posterior.prior
-    found = torch.empty(n, method.posterior.n_weights, dtype=torch.bfloat16, device=like.device)
-    squares = torch.zeros(method.posterior.n_weights, device=like.device)
+    """Return a vector (P,) of each batch in bfloat16, stacked, and the sum of their squares (P,), in the coordinates
+    that the posterior has been fitted in."""
+    posterior = method.posterior
+    assert isinstance(posterior, LowRankPrecision)
+    n, like = -(-data.n_data // BATCH), posterior.prior
+    found = torch.empty(n, posterior.n_weights, dtype=torch.bfloat16, device=like.device)
+    squares = torch.zeros(posterior.n_weights, device=like.device)
     step = StepContext(generator=torch.Generator(like.device).manual_seed(seed))
     with torch.no_grad():
         for i, x in enumerate(data.every()):
-            u = method.vectors_of(x, step, 1)[0][0].float()
+            u = posterior.turn(method.vectors_of(x, step, 1)[0][0]).float()
             found[i], squares = u.bfloat16(), squares.add_(u.square())
     return found, squares
 
@@ -59,6 +67,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[0, 31, 64, 128, 256], help="0: the diagonal alone")
     parser.add_argument("--priors", type=float, nargs="+", default=[1.0])
     parser.add_argument("--evidence", action="store_true", help="and those that the evidence of the diagonal chooses")
+    parser.add_argument("--coordinates", nargs="+", choices=("weights", "own"), default=["own"], help="of the diagonal")
     parser.add_argument("--limit", type=int, default=3000, help="images of each set")
     parser.add_argument("--epochs", type=int, help="default: those of the paper's experiments")
     parser.add_argument("--quick", action="store_true", help="small networks on embedded data")
@@ -97,7 +106,7 @@ def measure(options: argparse.Namespace, seed: int, folder: Path) -> None:
     assert isinstance(method.posterior, LowRankPrecision)
     precision, trained = method.posterior, time.monotonic() - began
     data, other = workspace.data(inside), workspace.data(outside)
-    u, d = vectors(method, Batches(data.train.x, model.space, BATCH, device=precision.prior.device), seed)
+    batches_of = Batches(data.train.x, model.space, BATCH, device=precision.prior.device)
 
     def say(**values: Any) -> None:
         with options.out.open("a") as file:
@@ -120,8 +129,19 @@ def measure(options: argparse.Namespace, seed: int, folder: Path) -> None:
         seconds = round(time.monotonic() - began, 1)
         say(network=options.network, seed=seed, **values, **auroc, means=means, seconds=seconds)
 
-    say(network=options.network, seed=seed, weights=precision.n_weights, batches=len(u), seconds=round(trained))
+    say(network=options.network, seed=seed, weights=precision.n_weights, seconds=round(trained))
     score(prior="as fitted", values=sorted(set(precision.prior.tolist())), vectors=precision.n_vectors)
+    # not the seed of the vectors: these would have no part in the directions that bases from few vectors leave out
+    step = StepContext(generator=torch.Generator(precision.prior.device).manual_seed(seed + 1000))
+    for coordinates in options.coordinates:
+        precision.set_bases(None if coordinates == "weights" else bases(method, batches_of.every, step))
+        compare(options, method, *vectors(method, batches_of, seed), partial(score, coordinates=coordinates))
+
+
+def compare(options: argparse.Namespace, method: Laplace, u: Tensor, d: Tensor, score: Callable[..., None]) -> None:
+    """Score every prior precision and number of vectors."""
+    precision = method.posterior
+    assert isinstance(precision, LowRankPrecision)
     priors: dict[str, Any] = {f"{value:g}": [value] * len(precision.shapes) for value in options.priors}
     if options.evidence:
         mean = dict(method.network.named_parameters())

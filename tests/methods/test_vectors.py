@@ -94,6 +94,37 @@ def test_the_diagonal_is_that_of_every_batch():
     assert (enough.d, enough.n_squares) == (None, 11)
 
 
+def test_too_few_vectors_have_their_diagonal_in_the_coordinates_of_what_the_layers_get(monkeypatch):
+    """It is unbiased, and a combination of inputs that no sample has is as uncertain as a weight without data."""
+    monkeypatch.setattr("lapae.methods.vectors.ALONE", 0)
+    x = data()
+    x[:, 1] = x[:, 0]
+    truth, draws, method = ggn(x), [], posthoc()
+    precision = as_a(LowRankPrecision, method.posterior)
+    for seed in range(200):
+        torch.manual_seed(seed)
+        found = collect(method, lambda: iter(x.split(2)), N, StepContext(), 2)
+        rotation = precision.turn(torch.eye(precision.n_weights, dtype=torch.float64))
+        draws.append(sure(found.d) - torch.einsum("pi,pq,qi->i", rotation, truth, rotation))
+    assert errors(draws, torch.zeros(())).nan_to_num().abs().max() < 4.5
+
+    def of_first_layer(difference: bool) -> float:
+        row = torch.zeros(precision.n_weights, dtype=torch.float64)
+        row[0], row[1] = 1.0, -1.0 if difference else 1.0
+        return float(precision.variance(row))
+
+    for rotated in (True, False):
+        monkeypatch.setattr("lapae.methods.vectors.ALONE", 0 if rotated else 300)
+        found = collect(method, lambda: iter(x.split(2)), N, StepContext(), 2)
+        precision.set_vectors(found.u, found.d, 0.1)
+        assert (len(precision.q) > 0) == rotated
+        assert (of_first_layer(True) == pytest.approx(2.0, rel=1e-3)) == rotated  # that of the prior
+        assert of_first_layer(False) < 1.5
+    monkeypatch.setattr("lapae.methods.vectors.ALONE", 0)
+    collect(method, lambda: iter(x[:7].split(2)), 7, StepContext(), 2)
+    assert not len(precision.q)  # seven samples do not determine the four directions of a layer
+
+
 def test_a_weight_that_few_samples_use_is_seen():
     """Its diagonal is 0 in most batches; a prior that is weak must not take it as unused."""
     rare = data()
@@ -206,6 +237,17 @@ def test_variances_of_draws_are_those_of_the_rows(monkeypatch):
     method.temperature = 4.0
     warm = predict(method, data(), predictive="linearized", want=("outputs",))
     assert_close(warm.x_var, 4 * found.x_var)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_networks_are_drawn_from_the_diagonal_of_the_weights(rotated, monkeypatch):
+    monkeypatch.setattr("lapae.methods.vectors.ALONE", 0 if rotated else 300)
+    method = posthoc(vectors=4)
+    method.finish(lambda: iter(data().split(2)), N, StepContext())
+    precision, drawn = as_a(LowRankPrecision, method.posterior), method.posterior_of_networks()
+    assert (len(precision.q) > 0) == rotated
+    assert torch.equal(drawn.get_buffer("h"), precision.diagonal_of_weights())
+    assert torch.equal(precision.diagonal_of_weights(), precision.d) != rotated
 
 
 def config(hessian: str, method: str = "online", epochs: int = 3) -> Config:

@@ -16,6 +16,7 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision, bound, fit_shrinkage, log_marginal_likelihood
+from lapae.posterior.lowrank import MOST_SIDE
 from lapae.posterior.shrinkage import MOST_VARIANCE, SHARE
 
 EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
@@ -32,13 +33,39 @@ def whole_rows(module: nn.Module, x: Tensor, likelihood) -> Tensor:
     return torch.einsum("rnd,ndp->nrp", factor, j).flatten(0, 1)
 
 
+def turned(precision: LowRankPrecision, u: Tensor | None = None, sign: float = 1.0) -> LowRankPrecision:
+    """The same vectors, with the diagonal in other coordinates."""
+    generator, u = torch.Generator().manual_seed(3), precision.u if u is None else u
+    random = {name: torch.randn(side, side, generator=generator).double() for name, side in sides(precision).items()}
+    found = {name: torch.linalg.qr(value)[0] for name, value in random.items()}
+    precision.set_bases({name: q if sign > 0 else -q.flip(1) for name, q in found.items()})
+    precision.set_vectors(precision.turn(u))
+    return precision
+
+
+def sides(precision: LowRankPrecision) -> dict[str, int]:
+    return dict(zip(precision.shapes, precision.sides, strict=True))
+
+
+def in_weights(precision: LowRankPrecision) -> Tensor:
+    """The matrix of `matrix`, in the coordinates of the weights."""
+    rotation = precision.turn(torch.eye(precision.n_weights, dtype=torch.float64))
+    assert_close(rotation @ rotation.T, torch.eye(len(rotation), dtype=torch.float64), **EXACT)
+    return rotation @ matrix(precision) @ rotation.T
+
+
+@pytest.mark.parametrize("bases", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("rho", [0.0, 0.4, 1.0])
-def test_variances_draws_and_determinant_are_those_of_the_matrix(rho, temperature):
+def test_variances_draws_and_determinant_are_those_of_the_matrix(rho, temperature, bases):
     _, precision = fitted("lowrank", "many", temperature)
     assert isinstance(precision, LowRankPrecision)
+    before = precision.u.T @ precision.u
+    precision = turned(precision) if bases else precision
     precision.set_rho(rho)
-    explicit = matrix(precision)
+    explicit = in_weights(precision)
+    if rho == 1:  # vectors alone are the same in all coordinates
+        assert_close(explicit * temperature, before + torch.diag(precision.flat_prior()), **EXACT)
     covariance, n = torch.linalg.inv(explicit), precision.n_weights
     g = torch.randn(3, 4, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert_close(precision.variance(g), torch.einsum("abp,pq,abq->ab", g, covariance, g), **EXACT)
@@ -47,6 +74,39 @@ def test_variances_draws_and_determinant_are_those_of_the_matrix(rho, temperatur
     root = precision.scale_noise(torch.eye(n, dtype=torch.float64))
     assert_close(root.T @ root, covariance, **EXACT)
     assert_close(precision.log_det(), torch.linalg.slogdet(explicit)[1], **EXACT)
+    precision.set_rho(0.0)
+    diagonal = in_weights(precision).diagonal() * temperature - precision.flat_prior()
+    assert_close(precision.diagonal_of_weights(), diagonal, **EXACT)
+
+
+def test_draws_are_the_same_whichever_eigenvectors_a_device_finds():
+    _, precision = fitted("lowrank")
+    assert isinstance(precision, LowRankPrecision)
+    u, eps = precision.u, torch.randn(2, precision.n_weights, generator=torch.Generator().manual_seed(0)).double()
+    drawn = [turned(precision, u, sign).scale_noise(eps) for sign in (1.0, -1.0)]
+    assert_close(*drawn, **EXACT)
+
+
+def test_coordinates_are_saved_dropped_and_unknown_to_earlier_versions():
+    _, precision = fitted("lowrank")
+    assert isinstance(precision, LowRankPrecision)
+    earlier = {name: value.clone() for name, value in precision.state_dict().items() if name != "q"}
+    before = precision.log_det()
+    assert turned(precision).log_det() != before
+    assert sides(precision)["encoder.0.bias"] == 0
+    assert precision.q.numel() == sum(side**2 for side in precision.sides) > 0
+    other = LowRankPrecision(precision.shapes, 1.0).double()
+    other.load_state_dict(precision.state_dict())
+    assert torch.equal(other.log_det(), precision.log_det())
+    decoder = frozenset(name for name in precision.shapes if name.startswith("decoder"))
+    given = precision.given(decoder, 0.2).scale_noise(torch.ones(precision.n_weights, dtype=torch.float64))
+    assert all(((part == 0).all() == (name in decoder)) for name, part in precision.split(given).items())
+    assert torch.isfinite(precision.given(decoder, 0.2).diagonal_of_weights()[: precision.sizes[0]]).all()
+    other.load_state_dict(earlier)
+    assert_close(other.log_det(), before)
+    precision.drop_vectors()
+    assert not len(precision.q)
+    assert sides(LowRankPrecision({"w": torch.Size([2, MOST_SIDE + 1])}, 1.0)) == {"w": 0}
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(0.7), Bernoulli()], ids=repr)
@@ -194,8 +254,8 @@ def test_beside_the_diagonal_the_prior_is_as_weak_as_the_data_allow(monkeypatch)
     def variance(precision: LowRankPrecision) -> float:
         return float((precision.d / precision.base()).sum())
 
-    assert float(chosen(2 * p, 1.0).prior) == pytest.approx(1e-2)
-    assert float(chosen(2 * p, 5.0).prior) == pytest.approx(5e-2)
+    assert float(chosen(2 * p, 1.0).prior) == pytest.approx(1e-3)
+    assert float(chosen(2 * p, 5.0).prior) == pytest.approx(5e-3)
     for n_values in (100, 200, 290):  # a prior that decides the variance of the data, too
         precision = chosen(n_values, 1e4)
         assert variance(precision) <= n_values
@@ -309,7 +369,7 @@ def test_given_some_weights_the_precision_of_the_others_is_a_part_of_the_matrix(
     assert_close(warmer.T @ warmer, 2 * covariance)
     precision.set_vectors(2 * precision.u)
     assert precision.given(decoder, 0.2) is not given
-    assert set(precision.state_dict()) == {"prior", "h", "u", "d", "rho", "n_values", "drawn"}
+    assert set(precision.state_dict()) == {"prior", "h", "u", "d", "q", "rho", "n_values", "drawn"}
 
 
 def test_a_code_is_certain_where_the_data_are_though_a_decoder_could_undo_what_an_encoder_does():

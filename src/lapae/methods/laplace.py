@@ -208,7 +208,7 @@ class Laplace(Method):
         temperature = precision.temperature * float(precision.drawn)
         alone = DiagonalPrecision(precision.shapes, 1.0, temperature).to(precision.prior)
         alone.set_prior(self.first_prior)
-        alone.h.copy_(precision.h if precision.has_trained else precision.d)
+        alone.h.copy_(precision.h if precision.has_trained else precision.diagonal_of_weights())
         return alone
 
     def posterior_of_codes(self) -> Precision:

@@ -4,8 +4,9 @@ Every vector is the sketch of a batch, u = Σ_b J_bᵀ v_b with v_b ~ N(0, H_b),
 epoch together are the data, so the outer products of E epochs, divided by E, have the GGN as their mean. If an epoch
 has more batches than there is room for vectors, each vector is the sum of several batches, while the diagonal, which
 needs no room, is that of every batch: where it is 0, no sample has used the weight. The first `MOST_BATCHES` represent
-larger data. If several processes share a batch, their parts of a vector are summed: numbers are drawn by sample, so
-that the vectors are the same as with one process.
+larger data. If there are too few vectors to be used alone, an epoch before gives the diagonal its coordinates
+(`posterior/lowrank.py`). If several processes share a batch, their parts of a vector are summed: numbers are drawn by
+sample, so that the vectors are the same as with one process.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext
 from lapae.posterior import LowRankPrecision, fit_shrinkage
 from lapae.posterior.lowrank import ALONE
+from lapae.posterior.precision import eigh
 
 MOST_VECTORS = 500
 """Default number of vectors: for tables of up to some thousand rows it reaches the rank of what the data determine."""
@@ -34,6 +36,9 @@ MOST_BATCHES = 4096
 FEW_VECTORS = 32
 """Default number of vectors if there cannot be enough to use them without the diagonal: with it, more of them change
 only time and memory (`benchmarks/ood_settings.md`, `benchmarks/shift.md`)."""
+SAMPLES_PER_INPUT = 2
+"""Minimum number of samples per input of the widest layer for coordinates of its own: fewer do not determine them. So
+wide tables of few rows do without, for whose intervals they made no difference."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Collected:
     """Vectors at the mean.
 
     Attributes:
-        u: (T, P), with UᵀU an unbiased estimate of the GGN of the data; in bfloat16 where P is large.
+        u: (T, P), with UᵀU an unbiased estimate of the GGN of the data; in bfloat16 where P is large. In the
+            coordinates of the precision.
         d: its diagonal, (P,), by the squares of `n_squares` vectors; None if they are those of u.
         n_squares: number of vectors that the diagonal is of.
         log_likelihood: of all data at the mean, estimated from those that were seen.
@@ -86,13 +92,18 @@ def collect(
         step: draws the numbers, and sums over processes.
         wanted: number of vectors; default: as many as `how_many` allows.
     """
-    prior = method.posterior.prior
-    most, kind = how_many(method.posterior.n_weights, prior.device, wanted)
+    precision, prior = method.posterior, method.posterior.prior
+    assert isinstance(precision, LowRankPrecision)
+    most, kind = how_many(precision.n_weights, prior.device, wanted)
+    n_free = sum(size for name, size in zip(precision.shapes, precision.sizes, strict=True) if name not in method.known)
+    turned = n_free > ALONE * most and n_data >= SAMPLES_PER_INPUT * max(precision.sides)
+    precision.set_bases(bases(method, batches, step) if turned else None)
     u = torch.empty(most, method.posterior.n_weights, dtype=kind or prior.dtype, device=prior.device)
     d = torch.zeros_like(method.posterior.flat_prior())
     n_batches, n_seen, n_outputs, log_likelihood = 0, 0, 1, 0.0
     for x in islice(batches(), MOST_BATCHES):
         (vector,), n, found = method.vectors_of(x, step, 1)
+        vector = precision.turn(vector)
         row = n_batches % most
         u[row] = vector if n_batches < most else u[row] + vector
         d.addcmul_(vector, vector)
@@ -101,7 +112,7 @@ def collect(
     n_vectors = min(n_batches, most)
     repeats = most // n_batches - 1 if n_batches else 0
     for x in batches() if repeats > 0 else ():  # further vectors of a batch share its forward pass
-        u[n_vectors : n_vectors + repeats] = method.vectors_of(x, step, repeats)[0]
+        u[n_vectors : n_vectors + repeats] = precision.turn(method.vectors_of(x, step, repeats)[0])
         n_vectors += repeats
     share = n_data / max(1, n_seen)  # 1 unless there are more than MOST_BATCHES
     u = u[:n_vectors].mul_(math.sqrt(share / (1 + max(0, repeats))))
@@ -115,6 +126,30 @@ def collect(
         log_likelihood * share,
         n_data * n_outputs,
     )
+
+
+@torch.no_grad()
+def bases(method: Laplace, batches: BatchFactory, step: StepContext) -> dict[str, Tensor]:
+    """Return the eigenvectors of Σ uᵀ u of every weight tensor that is to have its own, {name: (n, n)}.
+
+    Args:
+        method: as for `collect`.
+        batches: as for `collect`.
+        step: as for `collect`.
+    """
+    precision = method.posterior
+    assert isinstance(precision, LowRankPrecision)
+    sums = {
+        name: precision.prior.new_zeros(side, side)
+        for name, side in zip(precision.shapes, precision.sides, strict=True)
+        if side
+    }
+    for x in islice(batches(), MOST_BATCHES):
+        for name, u in precision.split(method.vectors_of(x, step, 1)[0][0]).items():
+            if name in sums:
+                u = u.flatten(1)
+                sums[name].addmm_(u.mT, u)
+    return {name: eigh(found.double())[1] for name, found in sums.items()}
 
 
 def fit_lowrank(

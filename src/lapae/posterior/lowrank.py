@@ -16,6 +16,15 @@ folder finds ρ and Λ from the vectors themselves.
 
 There are no vectors yet during training: the precision is then that of the running diagonal, as for a sketch.
 
+**Coordinates.** A diagonal is a poor approximation in the coordinates of the weights. The inputs of a layer are
+correlated: where the data determine one combination of a unit's weights well and another hardly, the diagonal sees only
+that every weight matters, and gives both the same variance. So networks with too few vectors have their diagonal in
+other coordinates: with u_t the vectors of a weight tensor as matrices (outputs, inputs), those are the eigenvectors Q
+of Σ_t u_tᵀ u_t, on average Σ_b |∂f_b|² a_b a_bᵀ for a linear layer with inputs a_b. D then is the diagonal of Qᵀ G Q,
+the variance of an output the Mahalanobis distance of its inputs, and a direction that no sample uses is seen as such.
+(Diagonals in such bases: George et al. 2018, EKFAC; the bases of vectors, which need no rules for layers, are those of
+Shampoo, Gupta et al. 2018.) The prior is the same in both coordinates.
+
 **Codes.** The code of an autoencoder is a convention between encoder and decoder: a map z → A z + b that the decoder
 undoes changes no output, and the data do not determine it. The variance of a code under the full posterior is mostly
 due to this freedom, which only the prior bounds: it grows with the size of a code and does not show where the data end
@@ -31,6 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,6 +55,8 @@ WEAK = 0.1
 """Smallest prior precision if vectors are used alone given other weights, as a share of the initial one."""
 STRONGER = 10.0 ** (torch.arange(0, 121, dtype=torch.float64) / 20)
 """Factors of this prior precision that are tried."""
+MOST_SIDE = 4096
+"""Maximum number of inputs of a layer for which the diagonal has coordinates of its own."""
 CHUNK_FLOATS = 1 << 24
 """Numbers of the vectors that are converted to 64 bits at a time. In 32 bits, the variance that remains where the data
 determine much (noise of a millionth of the data) would be rounding error."""
@@ -55,6 +67,8 @@ class LowRankPrecision(RunningDiagonal):
 
     u: Tensor
     d: Tensor
+    q: Tensor
+    """Bases Q of the coordinates of u and d, one after the other; empty if these are those of the weights."""
     rho: Tensor
     n_values: Tensor
     """Number of values (samples times outputs) of the data that the vectors were computed from; 0 if unknown."""
@@ -65,6 +79,7 @@ class LowRankPrecision(RunningDiagonal):
         super().__init__(shapes, prior_precision, temperature)
         self.register_buffer("u", torch.zeros(0, self.n_weights))
         self.register_buffer("d", torch.zeros(0))
+        self.register_buffer("q", torch.zeros(0))
         self.register_buffer("rho", torch.ones(()))
         self.register_buffer("n_values", torch.zeros(()))
         self.register_buffer("drawn", torch.ones(()))
@@ -72,6 +87,7 @@ class LowRankPrecision(RunningDiagonal):
         self._base: Tensor | None = None
         self._kept: dict[str, list[Tensor]] = {}
         self._given: dict[frozenset[str], LowRankPrecision] = {}  # a plain dictionary: no part of the state
+        self.sides = [_side(shape) for shape in self.shapes.values()]
 
     @property
     def n_vectors(self) -> int:
@@ -82,11 +98,53 @@ class LowRankPrecision(RunningDiagonal):
         """Whether networks were drawn from the running diagonal while they were trained."""
         return bool((self.h.isfinite() & (self.h > 0)).any())
 
+    def set_bases(self, bases: Mapping[str, Tensor] | None) -> None:
+        """Take the coordinates that vectors will have: {name: eigenvectors as columns}; None: those of the weights.
+
+        Args:
+            bases: of every weight tensor whose side is not 0; `sides` has the number of inputs of each tensor.
+        """
+        self.drop_vectors()
+        if bases is not None:
+            parts = [bases[name].reshape(-1) for name, side in zip(self.shapes, self.sides, strict=True) if side]
+            self.q = torch.cat([self.q, *parts]).to(self.prior)
+
+    def turn(self, rows: Tensor, *, back: bool = False) -> Tensor:
+        """Return rows (…, P) over the weights in the coordinates of the vectors or, if `back`, the reverse."""
+        if not len(self.q):
+            return rows
+        found = torch.empty_like(rows)
+        split = (rows.split(self.sizes, -1), found.split(self.sizes, -1))
+        with _full_precision():
+            for part, out, q in zip(*split, self._bases(), strict=True):
+                if q is None:
+                    out.copy_(part)
+                else:
+                    q = q.to(rows.dtype)
+                    out.copy_((part.reshape(*part.shape[:-1], -1, len(q)) @ (q.mT if back else q)).reshape(part.shape))
+        return found
+
+    def _bases(self) -> list[Tensor | None]:
+        """Return the basis (n, n) of each weight tensor, or None."""
+        parts = iter(self.q.split([side**2 for side in self.sides if side]))
+        return [next(parts).reshape(side, side) if side else None for side in self.sides]
+
+    def diagonal_of_weights(self) -> Tensor:
+        """Return the diagonal of Q D Qᵀ, (P,): that of the curvature in the coordinates of the weights."""
+        if not len(self.q):
+            return self.d
+        known, found = self.d.isinf(), self.d.clone()
+        for part, q in zip(found.masked_fill_(known, 0).split(self.sizes), self._bases(), strict=True):
+            if q is not None:
+                part.copy_((part.reshape(-1, len(q)) @ q.square().mT).reshape(-1))
+        return found.masked_fill_(known, math.inf)
+
     def set_vectors(self, u: Tensor, d: Tensor | None = None, rho: float = 1.0) -> None:
         """Take vectors whose outer products add up to the curvature.
 
         Args:
-            u: (T, P), in the precision of the weights or in bfloat16; zero for weights that are pinned.
+            u: (T, P), in the precision of the weights or in bfloat16; zero for weights that are pinned. In the
+                coordinates of `set_bases`, if these are set.
             d: diagonal of the curvature, (P,); default: that of UᵀU.
             rho: share of UᵀU; the rest is the share of the diagonal.
         """
@@ -105,8 +163,8 @@ class LowRankPrecision(RunningDiagonal):
 
     def drop_vectors(self) -> None:
         """Return to the running diagonal, to continue training."""
-        if self.n_vectors:
-            self.u, self.d = self.u[:0].clone(), self.d[:0].clone()
+        if self.n_vectors or len(self.q):
+            self.u, self.d, self.q = self.u[:0].clone(), self.d[:0].clone(), self.q[:0].clone()
             self._forget()
 
     def pin(self, names: Any) -> None:
@@ -146,7 +204,8 @@ class LowRankPrecision(RunningDiagonal):
             state_dict[prefix + "u"] = state_dict[prefix + "u"] * (weight / state_dict[prefix + "rho"]).sqrt()
         for name, value in (("n_values", 0.0), ("drawn", 1.0)):  # of models saved before they were kept
             state_dict.setdefault(prefix + name, torch.tensor(value))
-        for name in ("u", "d"):  # of another number of vectors than those here
+        state_dict.setdefault(prefix + "q", torch.zeros(0))
+        for name in ("u", "d", "q"):  # of another number of vectors than those here
             found = state_dict.get(prefix + name)
             if found is not None:
                 own = self.get_buffer(name)
@@ -165,7 +224,7 @@ class LowRankPrecision(RunningDiagonal):
         found = self._given.get(known)
         if found is None:
             found = LowRankPrecision(self.shapes, 1.0, self.temperature).to(self.prior)
-            found.h, found.u, found.d = self.h.clone(), self.u, self.d.clone()
+            found.h, found.u, found.d, found.q = self.h.clone(), self.u, self.d.clone(), self.q
             found.pin(known)
             if self.n_vectors and int(found.d.isfinite().sum()) <= ALONE * self.n_vectors:
                 found.set_prior(prior)
@@ -189,7 +248,7 @@ class LowRankPrecision(RunningDiagonal):
             self.keep_spectrum(values / factor, vectors)
 
     def base(self) -> Tensor:
-        """M, (P,): the precision without the vectors, at temperature 1; infinite for pinned weights."""
+        """M, (P,): the precision without the vectors, at temperature 1, in their coordinates; infinite if pinned."""
         if self._base is None:
             prior = self.flat_prior()
             if not self.n_vectors:
@@ -239,11 +298,14 @@ class LowRankPrecision(RunningDiagonal):
         return sum(((rows[:, columns] * scale[columns]) @ u.T for u, columns in self._columns(self.u)), zero)
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """M^(-1/2) (I - W̃ᵀ F W̃) eps, W̃ = W M^(-1/2), F from K: the same whichever eigenvectors a device finds."""
+        """M^(-1/2) (I - W̃ᵀ F W̃) eps, W̃ = W M^(-1/2), F from K: the same whichever eigenvectors a device finds.
+
+        So is what the bases do, as eps is taken to be in the coordinates of the weights.
+        """
         deviation = self.base().rsqrt() * math.sqrt(self.temperature)
         if not self.n_vectors:
             return deviation * eps
-        rows = eps.reshape(-1, self.n_weights)
+        rows = self.turn(eps.reshape(-1, self.n_weights))
         values, vectors = self.spectrum()
         root = (1 + values).sqrt()
         factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
@@ -251,7 +313,7 @@ class LowRankPrecision(RunningDiagonal):
         drawn, scale = torch.empty_like(rows), self._scale()
         for u, columns in self._columns(self.u):
             drawn[:, columns] = (rows[:, columns] - (coordinates @ u) * scale[columns]).to(rows.dtype)
-        return (drawn * deviation).reshape(eps.shape)
+        return self.turn(drawn.mul_(deviation), back=True).reshape(eps.shape)
 
     def covariance(self, rows: Tensor) -> Tensor:
         """Return the covariances between rows of gradients, g C⁻¹ g'ᵀ: (…, R, P) -> (…, R, R)."""
@@ -266,7 +328,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def _whitened(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return M^(-1/2) g (…, P), and the part that the vectors remove, (…, T)."""
-        flat = rows * self.base().rsqrt()
+        flat = self.turn(rows) * self.base().rsqrt()
         if not self.n_vectors:
             return flat, flat.new_zeros(*flat.shape[:-1], 0)
         values, vectors = self.spectrum()
@@ -293,7 +355,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def quadratic(self, delta: Tensor) -> Tensor:
         """Return Σ M delta² + |W delta|²; pinned weights do not move."""
-        m = self.base()
+        m, delta = self.base(), self.turn(delta)
         found = (m * delta.square()).masked_fill(delta == 0, 0).sum(-1)
         if self.n_vectors:
             rows = delta.reshape(-1, self.n_weights).double()
@@ -309,3 +371,20 @@ class LowRankPrecision(RunningDiagonal):
         """Return the log-determinant of the precision."""
         found = self.base().double().log().sum() - self.n_weights * math.log(self.temperature)
         return found + self.spectrum()[0].log1p().sum() if self.n_vectors else found
+
+
+def _side(shape: torch.Size) -> int:
+    """Return the number of inputs of a unit of a weight tensor; 0 if its diagonal has no coordinates of its own."""
+    n = shape[1:].numel() if len(shape) > 1 else 0
+    return n if 1 < n <= MOST_SIDE else 0
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Compute products of float32 matrices without rounding their factors, which would mix what differs by orders."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -23,7 +23,7 @@ with the diagonal (any share from a tenth to a half serves as well).
 
 The diagonal then bounds the variance of the data by one unit of noise for each weight, tr(D M⁻¹) <= P / (1 - ρ),
 however weak the prior is. The prior determines the variance along weights that the data have not used, and this is the
-variance that shows where the data end. So the prior is weakened, to a hundredth at most, as long as the data's own
+variance that shows where the data end. So the prior is weakened, to a thousandth at most, as long as the data's own
 values get no more variance than their noise (`benchmarks/ood_settings.md`).
 
 Maximising the bound would choose the diagonal more often, also for tables whose intervals then cover less where the
@@ -46,7 +46,7 @@ FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried if U is used alone; one decomposition serves for all of them."""
 MOST_VARIANCE = 4.0
 """Variance of the data's own values over networks, in units of their noise, up to which the vectors are used alone."""
-WEAKER = 10.0 ** (-torch.arange(5, dtype=torch.float64) / 2)
+WEAKER = 10.0 ** (-torch.arange(7, dtype=torch.float64) / 2)
 """Factors of the prior precision that are tried together with the diagonal."""
 MOST_PRODUCTS = 1 << 30
 """Maximum number of multiplications for K; beyond it, a bound uses some of the weights, evenly spaced."""
