@@ -841,7 +841,9 @@ class Model:
 
         best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
         sure = ~np.isnan(self.space.implied(coded))
-        limits = None if beyond is None else tuple(self.space.to_user(whole_rows(end), whole=False) for end in beyond)
+        limits = None
+        if beyond is not None:
+            limits = tuple(self.space.rounded(self.space.to_user(whole_rows(end), whole=False)) for end in beyond)
         down, up = map(whole_rows, reach)
         low, high = self._around(numpy(guess), down, up, best=best, sure=sure, limits=limits)
         low, high = (np.where(np.isnan(coded), end, coded) for end in (low, high))

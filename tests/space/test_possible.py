@@ -40,6 +40,18 @@ def test_intervals_of_whole_numbers_are_rounded_outward():
     assert (low[0, 0], high[0, 0]) == (8, 9)
 
 
+def test_what_is_imputed_has_the_decimal_places_of_its_column():
+    codes = np.column_stack([np.arange(1, 200) / 100, np.linspace(0, 1, 199) ** 2, np.arange(1, 200) * 1e-9])
+    found = Possible.fit(codes, [Column("price"), Column("real"), Column("tiny")])
+    x = np.array([[0.28766, 0.28766, 2.5e-9]])
+    assert found.fill(x).tolist() == [[0.29, 0.28766, 2.5e-9]]
+    assert found.fill(x, whole=False).tolist() == x.tolist()  # a mean
+    low, high = found.interval(x, x, filled=True)
+    assert (low[0].tolist(), high[0].tolist()) == ([0.28, 0.28766, 2.5e-9], [0.29, 0.28766, 2.5e-9])
+    price = np.array([[0.29, 0.5, 1e-8]])
+    assert all(end[0, 0] == 0.29 for end in found.interval(price, price, filled=True))
+
+
 def test_a_column_without_a_value_and_words_have_no_ends():
     found = Possible.fit(np.full((60, 2), [np.nan, 1.0]), [Column("empty"), Column("word", "boolean")])
     assert np.isinf(found.least).all()

@@ -1,15 +1,16 @@
 """Values that a column of a table can have, as far as its rows show, which limit imputed values and intervals.
 
 An interval of a price does not begin below 0 if no price does, one of a column of whole numbers ends on whole numbers,
-rounded outward, and one of a class from 1 to 3 does not reach 4. A limit of a column is certain if many rows have
-exactly that value, or if it is 0 and all values have the same sign. Imputed values stay within the range of the rows if
-there are `ENOUGH` of them: on average at most 2 in (n + 1) new values lie outside the range of n rows. Their
-intervals leave it where the row lies beyond the data (`lapae.impute.line`), but not beyond a certain limit.
+rounded outward, and one of a class from 1 to 3 does not reach 4. Imputed values and their intervals have as many
+decimal places as the column. A limit of a column is certain if many rows have exactly that value, or if it is 0 and all
+values have the same sign. Imputed values stay within the range of the rows if there are `ENOUGH` of them: on average at
+most 2 in (n + 1) new values lie outside the range of n rows. Their intervals leave it where the row lies beyond the
+data (`lapae.impute.line`), but not beyond a certain limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ ENOUGH = 50
 """Minimum number of values of a column for its least and greatest value to be bounds of imputed values."""
 SHARE, SEVERAL = 0.01, 3
 """Minimum share and number of rows with the least or greatest value of a column for it to be a certain limit."""
+MOST_PLACES = 6
+"""Maximum number of decimal places that imputed values are rounded to."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Possible:
         least: lower bounds of imputed values, (F,).
         most: upper bounds of imputed values, (F,).
         whole: whether values are whole numbers, (F,).
+        unit: value of the last decimal place of numbers, (F,); NaN if they are not rounded to any.
     """
 
     low: np.ndarray
@@ -39,6 +43,7 @@ class Possible:
     least: np.ndarray
     most: np.ndarray
     whole: np.ndarray
+    unit: np.ndarray
 
     @classmethod
     def fit(cls, codes: np.ndarray, columns: Sequence[Column] | None) -> Possible:
@@ -50,7 +55,7 @@ class Possible:
         """
         n = codes.shape[1]
         low, high, least, most = np.full((4, n), [[-np.inf], [np.inf], [-np.inf], [np.inf]])
-        whole = np.zeros(n, bool)
+        whole, unit = np.zeros(n, bool), np.full(n, np.nan)
         for j in range(n):
             known = codes[~np.isnan(codes[:, j]), j]
             column = None if columns is None else columns[j]
@@ -58,11 +63,12 @@ class Possible:
                 continue
             if column is not None:
                 whole[j] = column.kind == "count" or column.format == DAY or bool((known == np.rint(known)).all())
+                unit[j] = _unit(known) if column.kind != "date" else np.nan
             first, last = known.min(), known.max()
             low[j] = first if _shared(known, first) else 0.0 if first >= 0 else -np.inf
             high[j] = last if _shared(known, last) else 0.0 if last <= 0 else np.inf
             least[j], most[j] = (first, last) if len(known) >= ENOUGH else (low[j], high[j])
-        return cls(low, high, least, most, whole)
+        return cls(low, high, least, most, whole, unit)
 
     def interval(
         self,
@@ -86,11 +92,24 @@ class Possible:
         if filled and limits is not None:
             least = np.maximum(self.low, np.fmin(least, limits[0]))
             most = np.minimum(self.high, np.fmax(most, limits[1]))
-        return np.clip(low, least, most), np.clip(high, least, most)
+        low, high = np.clip(low, least, most), np.clip(high, least, most)
+        return (self._on_places(low, np.floor), self._on_places(high, np.ceil)) if filled else (low, high)
 
-    def fill(self, values: np.ndarray) -> np.ndarray:
-        """Return values (…, F) to impute, clipped to the bounds."""
-        return np.clip(values, self.least, self.most)
+    def fill(self, values: np.ndarray, *, whole: bool = True) -> np.ndarray:
+        """Return values (…, F) to impute, clipped to the bounds and, if `whole`, with the decimal places of the
+        columns."""
+        return np.clip(self._on_places(values, np.rint) if whole else values, self.least, self.most)
+
+    def _on_places(self, values: np.ndarray, to_whole: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Return values (…, F), moved by `to_whole` to a multiple of the unit of their column."""
+        per = np.round(1 / self.unit)  # 1 / 0.01 is exact, 0.01 is not
+        # 0.29 * 100 is a little less than 29
+        return np.where(np.isnan(per), values, to_whole(np.round(values * per, 6)) / per)
+
+
+def _unit(known: np.ndarray) -> float:
+    """Return the last decimal place that some of the values (n,) have; NaN for numbers that are not rounded."""
+    return next((10.0**-n for n in range(MOST_PLACES + 1) if (np.round(known, n) == known).all()), np.nan)
 
 
 def _shared(known: np.ndarray, end: float) -> bool:

@@ -372,7 +372,7 @@ class Space:
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":
             filled = self.rounded(filled)
-            filled = filled if possible is None else possible.fill(filled)
+            filled = filled if possible is None else possible.fill(filled, whole=whole)
         implied = self.implied(coded)
         filled = np.where(np.isnan(implied), filled, implied)
         return np.where(np.isnan(coded), filled, coded)
