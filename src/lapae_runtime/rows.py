@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
+MISSING = frozenset(
+    (
+        *("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--", "."),
+        *("#n/a", "#na", "#n/a n/a", "#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"),  # of spreadsheets
+    )
+)
 """Words that stand for a missing value, in any case, as in `lapae.space.frames`."""
 TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 EPOCH = datetime(1970, 1, 1)

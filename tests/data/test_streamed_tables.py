@@ -123,7 +123,7 @@ def test_rows_of_few_values_are_divided_by_their_place(small, tmp_path):
 
 def test_a_batch_is_of_several_row_groups(small, tmp_path):
     """A table in the order of time would teach one time after the other."""
-    x = np.column_stack([np.arange(3000.0), numbers()])
+    x = np.column_stack([np.arange(3000) + 0.5, numbers()])
     data = load(write(tmp_path / "t", table_of(x)))
     batches = Batches(data.train.x, None, 64, shuffle=True)
     spread = [float(batch[:, 0].max() - batch[:, 0].min()) for batch in batches.every()]

@@ -147,7 +147,7 @@ def test_dates_with_and_without_a_time_of_day_are_the_same(form):
     assert [column.kind for column in space.numbered] == ["number", "date"]
     for other in ("%Y-%m-%d", "%Y-%m-%d 00:00:00", "%Y-%m-%dT%H:%M:%SZ"):
         np.testing.assert_array_equal(space.code(frame.assign(day=days.strftime(other))), space.code(frame))
-    with pytest.raises(DataError, match="column 'day': '5 May' is not a date"):
+    with pytest.raises(DataError, match="column 'day': '5 May' is not a date as 2024-01-31"):
         space.code(frame.assign(day="5 May"))
 
 
@@ -224,7 +224,23 @@ def test_what_a_column_is(values, kind):
 def test_identifiers_by_name(name):
     assert decide(pd.Series(np.arange(N)), name) == "an identifier: no two are alike"
     assert decide(pd.Series(np.arange(N) + 1.0), name) == "an identifier: no two are alike"
-    assert as_a(Column, decide(pd.Series(np.arange(N)), "valid")).kind == "count"
+    assert as_a(Column, decide(pd.Series(1000 * np.arange(N)), "valid")).kind == "count"
+
+
+def test_whole_numbers_that_chance_would_repeat_are_keys():
+    rng = np.random.default_rng(0)
+    invoices = pd.Series(5000 + np.cumsum(rng.integers(1, 6, 300)))
+    assert decide(invoices, "invoice") == "an identifier: it numbers the rows"
+    assert decide(invoices.sample(frac=1, random_state=0) + 0.0, "invoice") == "an identifier: it numbers the rows"
+    for learned in (invoices[:90], invoices.replace(invoices[0], invoices[1]), 10**6 * invoices, invoices + 0.5):
+        assert isinstance(decide(learned, "invoice"), Column)
+    assert isinstance(decide(invoices, "invoice", alone=True), Column)
+
+
+@pytest.mark.parametrize("word", ["#N/A", "#DIV/0!", "."])
+def test_words_of_spreadsheets_for_missing_values(word):
+    found = decide(pd.Series([word, "3.5", "4", "7"] * 20), "x")
+    assert (getattr(found, "kind", None), getattr(found, "lenient", None)) == ("number", False)
 
 
 columns = st.fixed_dictionaries(

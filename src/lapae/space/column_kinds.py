@@ -16,7 +16,8 @@ Whole numbers are recognised by their values, so 1.0 and 2.0 are whole. In text 
 dates up to 5 % of the cells may be something else: they count as missing, with a warning.
 
 Left out are columns without any value, columns with a single value, identifiers (text that never repeats, or whole
-numbers that are all different in a column named id), free text, and all other types.
+numbers that are all different in a column named id, or so many in so narrow a range that values drawn by chance would
+repeat), free text, and all other types.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ FEW_NUMBERS = 2
 MOST_CATEGORIES = 50
 ROWS_EACH = 20
 TINY = 10
+KEYS, REPEATS = 100, 20
+"""Whole numbers are keys, such as those of invoices, if there are at least `KEYS`, all different, although `REPEATS`
+pairs of values drawn from their range by chance would be alike. New rows have new keys, which would all be unusual."""
 STRAY = 0.05
 """Maximum share of the cells of a column of numbers or dates that may be text."""
 SEVERAL = 10
@@ -264,6 +268,9 @@ def _number(
             return "an index: it numbers the rows"
         if _IDENTIFIER.fullmatch(name) or _IDENTIFIER.fullmatch(name.lower()):
             return "an identifier: no two are alike"
+    n = len(different)
+    if whole and not alone and n == len(known) >= KEYS and n * n >= 2 * REPEATS * (different[-1] - different[0] + 1):
+        return "an identifier: it numbers the rows"
     if counts and np.array_equal(different, [0.0, 1.0]):
         return Column(name, "boolean", dtype=dtype)
     count = whole and len(different) > FEW_NUMBERS and bool((known >= 0).all()) and bool(np.isfinite(known).all())

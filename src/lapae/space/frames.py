@@ -14,13 +14,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import PRESENCE, UNSEEN, Column, unique_names
+from lapae.space.columns import DAY, PRESENCE, UNSEEN, Column, unique_names
 from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
 """Frames and series of pandas, whose own annotations do not say what they contain."""
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
+MISSING = frozenset(
+    (
+        *("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--", "."),
+        *("#n/a", "#na", "#n/a n/a", "#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"),  # of spreadsheets
+    )
+)
 """Words for a missing value, in upper or lower case, except in a column that has one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
@@ -491,7 +496,8 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
         if other.any():
             values[other] = parse_dates(words[other], "")
         bad = np.isnan(values) & words.notna().to_numpy()
-        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, "is not a date"))
+        why = "is not a date as 2024-01-31" + (f" or {column.format}" if column.format not in ("", DAY) else "")
+        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, why))
         return values
     known = {word: float(i) for i, word in enumerate(column.categories)}
     if column.kind == "boolean":
