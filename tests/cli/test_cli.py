@@ -14,7 +14,9 @@ import pytest
 
 from lapae import LaplacianAutoencoder
 from lapae.cli import main
+from lapae.cli.new_data import Rows
 from lapae.cli.registry import COMMANDS
+from lapae.cli.score import named_by
 from lapae.cli.train import MOST_USED
 from lapae.runs import CONFIG, HISTORY, METRICS, MODEL, read_tensor_file
 from lapae.runs.toml import read_config
@@ -24,6 +26,7 @@ QUICK = ["--method", "ae", "--hidden", "8", "--epochs", "2", "--device", "cpu", 
 HEAVY = """
 import sys
 from lapae.cli import main
+from lapae.cli.new_data import Rows
 for command in ([], *([name] for name in sys.argv[1:])):
     try:
         main([*command, "--help"])
@@ -245,6 +248,14 @@ def test_help_shows_every_command_once_under_a_heading(capsys):
     assert sorted(shown) == sorted(COMMANDS.visible())
     assert shown[:4] == ["demo", "data", "train", "list"]
     assert [line for line in lines if line.removesuffix(":") in GROUPS] == [f"{head}:" for head in GROUPS]
+
+
+def test_a_row_is_named_by_a_column_that_tells_rows_apart():
+    names = ["shop", "note", "order"]
+    cells = [["7", "two\nlines", "A1"], ["7", "b", "A2"], ["7", "c", ""]]
+    rows = Rows(names, cells, {})
+    assert [named_by(rows, i) for i in range(3)] == ["order A1", "note b", "note c"]
+    assert named_by(Rows(["shop"], [["7"], ["7"]], {}), 0) == ""
 
 
 def test_training_and_scoring_say_what_came_of_it(tmp_path, monkeypatch, capsys):

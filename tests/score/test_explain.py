@@ -11,6 +11,8 @@ from lapae import LaplacianAutoencoder
 from lapae.impute.neighbours import NeighbourImputer
 from lapae.model import leading
 from lapae.score.score import WEIGHTS
+from lapae.space.columns import Column
+from lapae.view.reasons import choose_reasons
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -63,6 +65,18 @@ def test_a_word_that_does_not_go_with_its_row_is_named():
     assert np.mean(expected["size"] == "S") > 0.8
     assert (low["size"] == expected["size"]).all()
     assert (high["size"] == expected["size"]).all()
+
+
+def test_what_is_exactly_as_expected_is_no_reason_and_a_value_is_shown_as_it_is():
+    columns = (Column("height", "count"), Column("weight"))
+    coded, part = np.array([[180.0, 80.0], [1.82, 80.0]]), np.array([[3.0, 1.0], [3.0, 1.0]])
+
+    def expected_of(rows, j):
+        return np.choose(j, [180.0, 70.0]), np.choose(j, [175.0, 60.0]), np.choose(j, [185.0, 90.0])
+
+    found = choose_reasons(columns, coded, part, expected_of)
+    assert found.feature.tolist() == [1, 0]  # a weight within its interval, rather than a height of 180 as expected
+    assert found.texts(columns, {})["value"] == ["80", "1.82"]
 
 
 def held(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> float:

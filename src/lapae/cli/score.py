@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,8 @@ EXPLAINED = 256
 """Rows that are explained before progress is shown."""
 REASONS = ("value", "feature", "share", "expected", "low", "high")
 NOTHING = "nothing observed"
+LONGEST = 40
+"""Maximum number of characters of a cell that names a row."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class MostUnusual:
                 words = {} if rows.block is None else rows.block.words
                 self.words = {j: word for (row, j), word in words.items() if row == i}
                 cell = rows.cells[i][0] if rows.cells[i] else ""
-                named = cell if rows.names[:1] == ["file"] else f"{rows.names[0]} {cell}" if cell else ""
+                named = cell if rows.names[:1] == ["file"] else named_by(rows, i)
                 self.label = named or f"row {number(self.passed + i)}"
             self.passed += len(score)
             yield rows
@@ -179,6 +181,14 @@ class MostUnusual:
         return f"{said}, {name} {value}, expected {as_written(model, j, found.expected[0])}"
 
 
+def named_by(rows: Rows, i: int) -> str:
+    """Return the name and the cell of row i in the first column that tells the rows apart; "" if none does."""
+    for name, cells in zip(rows.names, zip(*rows.cells, strict=True), strict=True):
+        if len(set(cells)) == len(cells) and cells[i] and len(cells[i]) <= LONGEST and cells[i].isprintable():
+            return f"{name} {cells[i]}".strip()
+    return ""
+
+
 def as_written(model: Model, j: int, value: float) -> str:
     """Write a value of column j as in the input."""
     import numpy as np
@@ -191,7 +201,8 @@ def as_written(model: Model, j: int, value: float) -> str:
         size = abs(value) / unit if unit > 0 and np.isfinite(value) else 0.0
         digits = max(4, 3 + int(np.log10(max(size, 1.0))))  # of 5,400,003 ± 20 the first four are always the same
         return f"{value:.{digits}g}"
-    return cells(np.array([value]), column[0])[0]
+    kind = "number" if column[0].kind == "count" else column[0].kind  # 1.82 among whole centimetres
+    return cells(np.array([value]), replace(column[0], kind=kind))[0]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -87,7 +87,7 @@ def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[st
         cells = frame[name]
         words = text(cells)
         missing = float(words.isna().mean())
-        example = " ".join(next(iter(cells[words.notna().to_numpy()].astype(str)), "").split("\n"))
+        example = " ".join(next(iter(words[words.notna()]), "").split("\n"))  # 2, also if read as 2.0
         kind, content = None, reasons.get(name, "not chosen")
         if name == label_name:
             kind, content = "label", f"{frame[name].nunique()} classes"

@@ -2,8 +2,8 @@
 
 The value that contributes most to an anomaly score need not be unusual itself: a payment in cash may contribute because
 similar rows are unusual for other reasons. A reason is a value that differs from what the other values of the row
-imply: the first such value among those that contribute most. If there is none, it is the first number among them; words
-that are as expected are never a reason.
+imply: the first such value among those that contribute most. If there is none, it is the first number among them that
+is not exactly as expected; what is as expected is never a reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Reasons:
             rows = np.flatnonzero(self.feature == i)
             end = replace(column, kind="number") if column.kind == "count" else column
             between = {"low": end, "high": end} if column.likelihood == "gaussian" and column.kind != "category" else {}
-            for name, as_in in ({"value": column, "expected": column} | between).items():
+            # a height of 1.82 in a column of whole centimetres is shown as it is
+            for name, as_in in ({"value": end, "expected": column} | between).items():
                 for row, text in zip(rows, cells(getattr(self, name)[rows], as_in), strict=True):
                     found[name][row] = "" if text == "nan" else text
             for row in rows.tolist():
@@ -91,7 +92,7 @@ def choose_reasons(columns: Sequence[Column], coded: np.ndarray, part: np.ndarra
         found = np.stack(expected_of(rows, j))
         value = coded[rows, j]
         odd = np.where(words[j], value != found[0], ~((found[1] <= value) & (value <= found[2])))
-        taken = odd | (~words[j] & (feature[rows] < 0))
+        taken = odd | (~words[j] & (value != found[0]) & (feature[rows] < 0))
         feature[rows[taken]], ends[:, rows[taken]] = j[taken], found[:, taken]
         rows = rows[~odd]
     at = np.arange(n), feature.clip(0)
