@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -297,11 +298,14 @@ def test_the_documented_runtime_needs_neither_torch_nor_lapae(exported):
     assert flagged == np.flatnonzero(model.p_value(new) <= 0.05).tolist()
 
 
-def test_windows_of_series_go_through_the_graph_in_any_number(tmp_path):
+def test_windows_of_series_go_through_the_graph_in_any_number(tmp_path, recwarn, caplog):
     t, rng = np.arange(1600)[:, None] / [7, 11, 5], np.random.default_rng(0)
     x = (np.sin(t) + 0.1 * rng.standard_normal(t.shape)).astype(np.float32).reshape(100, 16, 3)
     model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(x)
     model.export(tmp_path / "model.onnx")
+    # what torch remarks about its own code is not for our users
+    assert not [one for one in recwarn if one.category in (FutureWarning, DeprecationWarning)]
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     x[:, 5:, 1] = 0.0
     for n in (1, 7, 100):

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -440,6 +443,21 @@ def can_export() -> bool:
     return tuple(map(int, torch.__version__.split(".")[:2])) >= TORCH
 
 
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep back what torch says about its own code and about packages that the graph does not need."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 def export(model: Model, path: str | Path) -> None:
     """Write `model` as an ONNX graph to `path`.
 
@@ -461,7 +479,8 @@ def export(model: Model, path: str | Path) -> None:
     x = torch.zeros(3, *model.space.shape, dtype=torch.float32)
     names = ["x", "rate", "level"]
     given = (x, torch.tensor(0.05), torch.tensor(0.9))
-    with torch.no_grad(), np.errstate(over="ignore"):  # constants of 64 bits that are infinite in 32
+    # constants of 64 bits that are infinite in 32
+    with torch.no_grad(), np.errstate(over="ignore"), _without_remarks():
         program = torch.onnx.export(
             pipeline,
             given,
