@@ -209,6 +209,9 @@ def test_drift_of_a_table(run, capsys):
     assert main(["train", str(run / "table.csv"), "--epochs", "5", "--out", str(run / "table")]) == 0
     new = table(300)
     assert not drift(run, new, capsys, "table")["drift"]
+    far = table(300)
+    far["c"] *= 0.01  # other units, near the usual values: no row is unusual for it
+    assert next(iter(drift(run, far, capsys, "table")["alone"])) == "c"
     new.loc[150:, "b"] += 4
     found = drift(run, new, capsys, "table")
     assert abs(found["row"] - 150) <= 10

@@ -40,7 +40,8 @@ class DriftCommand:
 
     Rows are read in the order of the file; a series is cut into windows that share no step. A drift alarm watches their
     anomaly scores. If nothing has changed, it is raised at most once in --every rows, on average, and at most one file
-    in --every is found to have changed as a whole. If the rows after a change are as before, its end is given too.
+    in --every is found to have changed as a whole, in its scores or in a column of a table by itself. If the rows after
+    a change are as before, its end is given too.
     """
 
     run: Run
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"every = {command.every}: expected at least 1")
     import numpy as np
 
+    from lapae.calibrate.changed_columns import changed_columns
     from lapae.calibrate.changes import change_of
     from lapae.calibrate.conformal import by_chance, p_values
     from lapae.calibrate.drift import DriftAlarm
@@ -87,10 +89,22 @@ def main(arguments: Sequence[str]) -> int:
     # a file that differs from its first row on may be too short for an alarm, which also compares it with itself
     new = score[at][~np.isnan(score[at])]
     far = int((p_values(new, reference) <= BEYOND).sum())
-    drifted = alarm is not None or by_chance(far, len(new), BEYOND, len(reference)) < 1 / command.every
+    in_scores = alarm is not None or by_chance(far, len(new), BEYOND, len(reference)) < 0.5 / command.every
+    alone: dict[str, tuple[float, str]] = {}
+    if model.space.kind == "table" and model.sampler is not None:
+        rows = model.sampler.rows.double().numpy()
+        alone = changed_columns(
+            model.space.numbered, rows, np.concatenate([x for _, x, _ in kept]), 0.5 / command.every
+        )
+    drifted = in_scores or bool(alone)
     found: dict[str, Any] = {"n": len(score), "drift": drifted, "row": None, "at": None}
-    found |= {"last_row": None, "last_at": None, "columns": {}}
-    if drifted:
+    found |= {
+        "last_row": None,
+        "last_at": None,
+        "columns": {},
+        "alone": {name: told for name, (_, told) in alone.items()},
+    }
+    if in_scores:
         change = change_of(reference, score[at])
         inside = at[change.first : change.end]
         share = excess(model, np.concatenate([x for _, x, _ in kept])[inside])
@@ -108,6 +122,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if not drifted:
         print(f"{command.input}: {len(score)} {'windows' if source.is_series else 'rows'}, no change found")
+        return 0
+    for name, told in list(found["alone"].items())[:NAMED]:
+        print(f"{command.input}: {name} has changed: {told}")
+    if not in_scores:
         return 0
     what = "step" if source.is_series else "row"
     since, until = (
