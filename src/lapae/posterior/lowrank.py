@@ -57,6 +57,8 @@ STRONGER = 10.0 ** (torch.arange(0, 121, dtype=torch.float64) / 20)
 """Factors of this prior precision that are tried."""
 MOST_SIDE = 4096
 """Maximum number of inputs of a layer for which the diagonal has coordinates of its own."""
+BLOCKS = 4
+"""Number of parts of the vectors whose products are computed one after the other."""
 CHUNK_FLOATS = 1 << 24
 """Numbers of the vectors that are converted to 64 bits at a time. In 32 bits, the variance that remains where the data
 determine much (noise of a millionth of the data) would be rounding error."""
@@ -150,7 +152,9 @@ class LowRankPrecision(RunningDiagonal):
         """
         if u.ndim != 2 or u.shape[1] != self.n_weights:
             raise ValueError(f"expected vectors of shape (T, {self.n_weights}), got {tuple(u.shape)}")
-        diagonal = torch.cat([part.square().sum(0) for part, _ in self._columns(u)]) if d is None else d
+        diagonal = u.new_zeros(u.shape[1], dtype=torch.float64) if d is None else d
+        for part, columns in self._columns(u) if d is None else ():
+            diagonal[columns] = part.square().sum(0)
         self.u, self.d = u.detach(), diagonal.detach().to(self.h).masked_fill(self.h.isinf(), math.inf)
         self.set_rho(rho)
 
@@ -259,16 +263,21 @@ class LowRankPrecision(RunningDiagonal):
 
     def _columns(self, u: Tensor) -> Iterator[tuple[Tensor, slice]]:
         """Yield the vectors for some weights at a time, in 64 bits, and the indices of these weights."""
-        size = max(1, CHUNK_FLOATS // max(1, len(u)))
-        for i in range(0, u.shape[1], size):
-            columns = slice(i, i + size)
-            yield u[:, columns].double(), columns
+        yield from ((u[:, columns].double(), columns) for columns in self._slices(len(u)))
+
+    def _slices(self, n: int) -> Iterator[slice]:
+        """Yield the indices of some weights at a time, for n vectors. Weights that are pinned are left out if they come
+        before or after all others."""
+        free = self.h.isfinite().nonzero()[:, 0]
+        first, last = (int(free[0]), int(free[-1]) + 1) if len(free) else (0, 0)
+        size = max(1, CHUNK_FLOATS // max(1, n))
+        return (slice(i, min(i + size, last)) for i in range(first, last, size))
 
     def scaled(self) -> Iterator[tuple[Tensor, slice]]:
-        """Yield W M^(-1/2) for some weights at a time, and the indices of these weights."""
+        """Yield W M^(-1/2) for some weights at a time, in 64 bits, and the indices of these weights."""
         scale = self._scale()
-        for part, columns in self._columns(self.u):
-            yield part * scale[columns], columns
+        for columns in self._slices(self.n_vectors):
+            yield self.u[:, columns] * scale[columns], columns
 
     def _scale(self) -> Tensor:
         """Return the factors of the columns of U in W M^(-1/2), (P,)."""
@@ -287,10 +296,13 @@ class LowRankPrecision(RunningDiagonal):
 
     def products(self) -> Tensor:
         """K = W M⁻¹ Wᵀ, (T, T), in float64."""
-        k = self.h.new_zeros(self.n_vectors, self.n_vectors, dtype=torch.float64)
+        t = self.n_vectors
+        k = self.h.new_zeros(t, t, dtype=torch.float64)
+        step = max(1, -(-t // BLOCKS))
         for w, _ in self.scaled():
-            k.addmm_(w, w.T)
-        return k
+            for i in range(0, t, step):  # the lower half, as K is symmetric
+                k[i : i + step, : i + step].addmm_(w[i : i + step], w[: i + step].T)
+        return k.tril() + k.tril(-1).T
 
     def _project(self, rows: Tensor) -> Tensor:
         """Apply W M^(-1/2) to rows (R, P): (R, T)."""
@@ -310,7 +322,7 @@ class LowRankPrecision(RunningDiagonal):
         root = (1 + values).sqrt()
         factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
         coordinates = self._project(rows) @ factor
-        drawn, scale = torch.empty_like(rows), self._scale()
+        drawn, scale = torch.zeros_like(rows), self._scale()
         for u, columns in self._columns(self.u):
             drawn[:, columns] = (rows[:, columns] - (coordinates @ u) * scale[columns]).to(rows.dtype)
         return self.turn(drawn.mul_(deviation), back=True).reshape(eps.shape)
