@@ -25,6 +25,7 @@ from lapae import LaplacianAutoencoder
 from lapae.calibrate.calibration import hidden_in_turn, in_blocks, mean_score
 from lapae.errors import ConfigError
 from lapae.export import OPSET, OUTPUTS, Codes, Pipeline, can_export
+from lapae.posterior import LowRankPrecision
 from lapae.predict.prediction import numpy
 from lapae.space import Column
 from lapae.space.columns import Spans
@@ -311,6 +312,16 @@ def test_windows_of_series_go_through_the_graph_in_any_number(tmp_path, recwarn,
     for n in (1, 7, 100):
         score = session.run(["anomaly_score"], {"x": x[:n], "rate": RATE, "level": LEVEL})[0]
         np.testing.assert_allclose(score, -model.score_samples(x[:n]), rtol=1e-3)
+
+
+def test_windows_are_exported_with_covariances(tmp_path):
+    x = np.random.default_rng(0).standard_normal((140, 12, 3)).cumsum(1)
+    model = LaplacianAutoencoder(random_state=0, epochs=3, device="cpu").fit(x[:100])
+    assert isinstance(model.model_.method.posterior, LowRankPrecision)
+    model.export(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    found = session.run(None, {"x": x[100:].astype(np.float32), "rate": RATE, "level": LEVEL})
+    check_says(dict(zip(OUTPUTS, found, strict=True)), model, x[100:])
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
