@@ -66,6 +66,19 @@ def test_dates_of_any_type(moment):
     assert FIELDS[6].read(moment) == 2
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M:%S+05:30", "%Y-%m-%d %H:%M:%SZ", "%Y-%m-%dT%H:%M:%S-01"])
+def test_times_with_an_offset_from_universal_time(form):
+    field = Field("when", "date", format=form)
+    said = "2024-01-31T10:00:00" + form.partition("%S")[2]
+    column = Column("when", "date", (), "object", form)
+    number = float(code_frame(pd.DataFrame({"when": [said]}), [column])[0, 0])
+    assert field.read(said) == pytest.approx(number, abs=1e-9)
+    assert datetime.fromisoformat(field.write(number)) == datetime.fromisoformat(said)
+    assert field.write(number)[:19] == said[:19]
+    for beyond in (-1e9, 1e9):
+        assert field.write(beyond)[4] == "-"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

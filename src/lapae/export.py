@@ -45,7 +45,7 @@ from lapae.runs.files import whole
 from lapae.runs.parts import from_tensors, to_tensors, under
 from lapae.score.unseen import differ
 from lapae.space import Column
-from lapae.space.columns import DAY, UNSEEN, Spans
+from lapae.space.columns import DAY, UNIVERSAL, UNSEEN, Spans
 from lapae.space.scaling import FARTHEST
 
 if TYPE_CHECKING:
@@ -505,7 +505,8 @@ def export(model: Model, path: str | Path) -> None:
         about["kinds"] = [column.kind for column in model.space.numbered]
         about["categories"] = {c.name: list(c.categories) for c in model.space.numbered if c.categories}
         about["unseen"] = pipeline.new_levels is not None
-        about["formats"] = {c.name: c.format for c in model.space.numbered if c.format}
+        forms = {c.name: c.format or (UNIVERSAL if ", " in c.dtype else "") for c in model.space.numbered}
+        about["formats"] = {name: form for name, form in forms.items() if form}
     with whole(place) as temporary:
         graph = program.model_proto
         graph.metadata_props.add(key="lapae", value=json.dumps(about))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ MISSING = frozenset(
 TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 EPOCH = datetime(1970, 1, 1)
 DAY = "%Y-%m-%d"
+OFFSET = re.compile(r"%[HMS](Z|[+-]\d\d(?::?\d\d)?)$")
+"""The offset from universal time at the end of the form of a date."""
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
 UNSEEN = -1.0
@@ -41,7 +44,7 @@ class Field:
         name: its name.
         kind: "number", "count", "boolean", "category" or "date".
         words: levels of a category in the order of their codes; words for false and true of a boolean that is text.
-        format: format of a date for `strptime`, "" for ISO 8601.
+        format: format of a date for `strptime`; "", or one that ends in an offset such as +01:00, for ISO 8601.
         unseen: number of a level of a category or boolean that training has not seen.
     """
 
@@ -82,9 +85,14 @@ class Field:
         if self.kind == "boolean":
             return self.words[round(number)] if self.words else number >= 0.5
         if self.kind == "date":
-            # years 1 to 9999, the range of Python's dates
-            moment = EPOCH + timedelta(days=min(max(float(number), -719_162.0), 2_932_896.0))
-            return moment.date().isoformat() if self.format == DAY else moment.isoformat(timespec="seconds")
+            # years 1 to 9999, the range of Python's dates, less a day for time zones
+            zone = _zone(self.format)
+            spare = zone is not None
+            moment = EPOCH + timedelta(days=min(max(float(number), spare - 719_162.0), 2_932_896.0 - spare))
+            if self.format == DAY:
+                return moment.date().isoformat()
+            moment = moment if zone is None else moment.replace(tzinfo=UTC).astimezone(zone)
+            return moment.isoformat(timespec="seconds")
         return int(number) if self.kind == "count" else float(number)
 
     def _level(self, value: Any) -> float:
@@ -113,8 +121,15 @@ class Field:
         return (moment - EPOCH) / timedelta(days=1)
 
 
+def _zone(form: str) -> tzinfo | None:
+    """Return the time zone of a form that ends in an offset from universal time, None for others."""
+    offset = OFFSET.search(form)
+    return None if offset is None else datetime.fromisoformat(f"2000-01-01T00:00{offset[1]}").tzinfo
+
+
 def _moment(text: str, form: str) -> datetime:
-    for read in (lambda: datetime.strptime(text, form), lambda: datetime.fromisoformat(text)):
+    iso = _zone(form) is not None  # `strptime` would read the time and pass over its offset
+    for read in (lambda: datetime.strptime(text, form), lambda: datetime.fromisoformat(text))[iso:]:
         try:
             return read()
         except ValueError:

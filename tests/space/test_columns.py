@@ -18,7 +18,7 @@ from lapae.data import Data, DataError
 from lapae.space import Column, Space
 from lapae.space.column_kinds import decide
 from lapae.space.columns import UNSEEN
-from lapae.space.frames import code_frame, uncode_frame
+from lapae.space.frames import code_frame, uncode, uncode_frame
 
 ALL: dict[str, Any] = {"validation": 0, "calibration": 0}
 N = 120
@@ -329,3 +329,31 @@ def test_a_frame_for_a_model_of_an_array():
     np.testing.assert_array_equal(space.uncode(x), x)
     with pytest.raises(DataError):
         space.code(pd.DataFrame(x[:, :2]))
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [
+        (DAYS.strftime("%Y-%m-%dT10:00:00+05:30"), "%Y-%m-%dT%H:%M:%S+05:30"),
+        (DAYS.strftime("%Y-%m-%d 10:00:00.5-0300"), "%Y-%m-%d %H:%M:%S-0300"),
+        (DAYS.strftime("%Y-%m-%d 10:00+01"), "%Y-%m-%d %H:%M:%S+01"),
+        (DAYS.strftime("%Y-%m-%dT10:00:00Z"), "%Y-%m-%dT%H:%M:%SZ"),
+        ([f"{day:%Y-%m-%dT10:00:00}+0{i % 2 + 1}:00" for i, day in enumerate(DAYS)], "%Y-%m-%dT%H:%M:%S+00:00"),
+        (DAYS.strftime("%Y-%m-%dT10:00:00.5"), ""),
+        (DAYS.strftime("%Y-%m-%d"), "%Y-%m-%d"),
+    ],
+)
+def test_times_in_text_keep_their_offset_from_universal_time(words, form):
+    series = pd.Series(words, dtype=object)
+    column = as_a(Column, decide(series, "x"))
+    assert (column.kind, column.format) == ("date", form)
+    frame = series.to_frame("x")
+    codes = code_frame(frame, [column])
+    expected = pd.to_datetime(series, utc=True, format="ISO8601").dt.tz_localize(None).astype("datetime64[us]")
+    np.testing.assert_allclose(codes[:, 0], expected.to_numpy().astype(np.int64) / 86_400e6, rtol=0, atol=1e-9)
+    made = uncode(codes[:, 0], column)
+    np.testing.assert_allclose(code_frame(made.to_frame("x"), [column]), codes, rtol=0, atol=6e-6)
+    if form:  # of the same length and offset as what was given, but for fractions of a second
+        offset = form.partition("%S")[2]
+        assert all(word.endswith(offset) for word in made)
+        assert made[0][:16] == (words[0][:16] if offset != "+00:00" else f"{DAYS[0]:%Y-%m-%dT}09:00")

@@ -20,7 +20,7 @@ def type_of(column: Column) -> Any:
     if column.kind in ("number", "count"):
         return pa.int64() if column.dtype.lower().startswith(("int", "uint")) else pa.float64()
     if column.kind == "date" and column.dtype.startswith("datetime"):
-        return pa.timestamp("us", tz="UTC" if "," in column.dtype else None)
+        return pa.timestamp("us", tz=column.dtype.partition(", ")[2].rstrip("]") or None)
     if column.kind == "boolean" and not column.categories:
         return pa.bool_()
     return pa.string()

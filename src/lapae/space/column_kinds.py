@@ -32,7 +32,7 @@ import numpy as np
 
 from lapae.errors import DataError, did_you_mean
 from lapae.space.columns import DAY, PRESENCE, Column, unique_names
-from lapae.space.frames import WORDS, Frame, Series, days, few, numbers, parse_dates, text
+from lapae.space.frames import WORDS, Frame, Series, days, few, form_at_offset, numbers, parse_dates, text
 from lapae.space.written import find_picture, find_time, is_time, parse_written
 
 CONSTANT = "constant"
@@ -200,7 +200,7 @@ def _readings(values: Any) -> Iterator[_Reading]:
     forms += IN_WORDS if 2 * sum(_WITH_A_MONTH.match(word) is not None for word in some) >= len(some) else ()
     for form in forms:
         if not np.isnan(parse_dates(some, form)).all():
-            yield _Reading("dates", parse_dates(values, form), form)
+            yield _Reading("dates", parse_dates(values, form), form or form_at_offset(values))
     if (time := find_time(some)) is not None:
         yield _Reading("times", parse_written(values, find_time(values) or time), find_time(values) or time)
     if (picture := find_picture(values)) is not None and str(replace(picture, places=0)) != "0":

@@ -16,6 +16,7 @@ ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"
 WITH_INTERVALS = ("number", "count", "date")
 """Kinds of columns whose values lie in intervals; categories and booleans have none."""
 DAY = "%Y-%m-%d"
+UNIVERSAL = "%Y-%m-%dT%H:%M:%S+00:00"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
 UNSEEN = -1.0
@@ -46,7 +47,8 @@ class Column:
     dtype: str = "float64"
     """pandas' name of the original type."""
     format: str = ""
-    """How cells are written: the form of a date (`DAY` if it has no time of day), the picture of a number or a time
+    """How cells are written: the form of a date (`DAY` if it has no time of day; one that ends in an offset from
+    universal time, as +01:00, is of ISO 8601), the picture of a number or a time
     (`lapae.space.written`), `PRESENCE` of a boolean; "" for plain cells."""
     lenient: bool = False
     """Whether cells that are not numbers or dates count as missing, with a warning, as a few did in training."""

@@ -6,9 +6,10 @@ by way of it, read and written by narwhals.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import time
+from datetime import datetime, time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,10 @@ SHOWN = 5
 MIDNIGHT = time(0)
 _BEYOND = r"\s*[+-]?[\d.]+[eE]\+?\d{3,}\s*"
 """Numbers that may be too large for 64 bits."""
+_OFFSET = r"(?P<offset>Z|[+-]\d\d(:?\d\d)?)$"
+_TIME_AT_OFFSET = re.compile(r"\d(?P<gap>[T ])\d\d(:?\d\d){0,2}([.,]\d+)?\s?" + _OFFSET)
+_AT_OFFSET = re.compile("%[HMS]" + _OFFSET)
+"""A time with its offset from universal time, and the form of such times."""
 GROUP_CELLS = 2**18
 """Maximum number of cells of numeric columns that are converted together."""
 
@@ -416,7 +421,8 @@ def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
     """Return days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN for missing ones or another form."""
     import pandas as pd
 
-    options: dict[str, Any] = {"format": form} if form else {"format": "ISO8601", "utc": True}
+    iso = not form or _AT_OFFSET.search(form) is not None
+    options: dict[str, Any] = {"format": "ISO8601", "utc": True} if iso else {"format": form}
     return days(pd.Series(pd.to_datetime(pd.Series(words, dtype=object), errors="coerce", **options)))
 
 
@@ -428,6 +434,24 @@ def days(dates: Series) -> np.ndarray:
     return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / 86_400e6)
 
 
+def form_at_offset(words: Iterable[str]) -> str:
+    """Return the form of dates of ISO 8601 with the offset from universal time that all `words` have, +00:00 if they
+    have different ones; "" if they have none."""
+    found = [_TIME_AT_OFFSET.search(word) for word in words]
+    offsets = {cell["offset"] for cell in found if cell is not None}
+    if not offsets:
+        return ""
+    gap = next(cell["gap"] for cell in found if cell is not None)
+    return f"%Y-%m-%d{gap}%H:%M:%S{offsets.pop() if len(offsets) == 1 else '+00:00'}"
+
+
+def _ahead(form: str) -> np.timedelta64:
+    """Return how far the offset of a form is ahead of universal time."""
+    found = _AT_OFFSET.search(form)
+    ahead = None if found is None else datetime.fromisoformat(f"2000-01-01T00:00{found['offset']}").utcoffset()
+    return np.timedelta64(ahead or 0, "s")
+
+
 def _dates(values: np.ndarray, column: Column) -> Series:
     import pandas as pd
 
@@ -436,7 +460,7 @@ def _dates(values: np.ndarray, column: Column) -> Series:
     dates = pd.Series(np.where(np.isnan(values), np.datetime64("NaT"), seconds))
     if not column.dtype.startswith("datetime"):
         form = column.format or "%Y-%m-%dT%H:%M:%S"
-        words = dates.dt.strftime(form)
+        words = (dates + _ahead(form)).dt.strftime(form)
         if _is_number(column.dtype):
             whole = pd.Series(numbers(words))
             return whole if np.isnan(values).any() else whole.astype(column.dtype)
