@@ -11,6 +11,7 @@ import pytest
 from narrow import sure
 
 from lapae.data import Data
+from lapae.impute.neighbours import MOST_FEATURES
 from lapae.space import Column, Space
 from lapae.space.levels import BUDGET, MOST_LEVELS, as_numbers, determined, embed, with_levels
 
@@ -115,7 +116,7 @@ def test_wide_categories_do_not_decide_for_others():
     assert set(chosen) - {35} <= set(range(30, 35))  # the widest first
     assert sum(1 if i in chosen else len(c.categories) for i, c in enumerate([*narrow, *middle, wide])) <= BUDGET
     booleans = [Column(f"b{i}", "category", tuple("ab")) for i in range(100)]
-    assert as_numbers(booleans) == []  # two levels would not be fewer features worth having
+    assert len(as_numbers(booleans)) == 2 * 100 - BUDGET
     assert as_numbers([*booleans, *narrow]) == []  # there is no way to keep to the budget
 
 
@@ -199,3 +200,14 @@ def test_a_column_that_lies_is_refused(lie):
     assert Column.from_dict(column) == Column("a", "category", ("x", "y"))  # as of a model saved before
     with pytest.raises((ValueError, TypeError)):
         Column.from_dict(column | lie)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 24])
+def test_levels_never_decide_whether_missing_values_come_from_similar_rows(levels):
+    """Only the number of columns does."""
+    rng = np.random.default_rng(0)
+    words = {f"c{i}": rng.choice([f"level {k}" for k in range(levels)], 600) for i in range(100)}
+    frame = pd.DataFrame(words | {f"x{i}": rng.normal(size=600) for i in range(MOST_FEATURES - 100)})
+    space = Data.of(frame, **ALL).space
+    assert len(sure(space.columns)) == MOST_FEATURES
+    assert space.model_shape[0] <= MOST_FEATURES

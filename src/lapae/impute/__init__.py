@@ -2,7 +2,7 @@
 
 | imputer          | data                                  | missing values come from                              |
 |------------------|---------------------------------------|-------------------------------------------------------|
-| NeighbourImputer | tables of up to 128 features          | similar rows, weighted by copula and network          |
+| NeighbourImputer | tables of up to 128 columns           | similar rows, weighted by copula and network          |
 | NetworkImputer   | wider tables                          | the network, which was trained with hidden values     |
 | ChainImputer     | tables without such a network         | the network's own reconstruction, iterated            |
 | RecallImputer    | images, series, arrays                | training codes whose samples match the observed part  |

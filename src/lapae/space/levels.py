@@ -30,8 +30,8 @@ NORMAL = NormalDist()
 
 MOST_LEVELS = 24
 """Maximum number of levels of a category with one feature each."""
-BUDGET = 120
-"""Maximum number of features of a table, if possible."""
+BUDGET = 128
+"""Maximum number of features of a table, if possible: those of which missing values are filled in from similar rows."""
 MANY, ROWS_EACH = 50, 50
 """More than `MANY` levels are learned if there are `ROWS_EACH` training rows for each on average."""
 PRIOR = 5.0
@@ -101,7 +101,7 @@ def as_numbers(columns: Sequence[Column]) -> list[int]:
     chosen: list[int] = []
     most = BUDGET if len(columns) <= BUDGET else np.inf  # else it cannot be had
     for i in np.argsort(-widths, kind="stable").tolist():
-        if widths[i] <= MOST_LEVELS and (widths.sum() <= most or widths[i] <= 2):
+        if widths[i] <= MOST_LEVELS and (widths.sum() <= most or widths[i] == 1):
             break
         widths[i] = 1
         chosen.append(i)
