@@ -42,7 +42,7 @@ from lapae.train.checkpoint import load_checkpoint, load_state
 
 FORMAT, BEFORE = "lapae model 6", "lapae model 5"
 """Format of the files, and that of lapae 0.2, which can be read as well."""
-OF_IMPUTER = "lapae imputer 2"
+OF_IMPUTER = "lapae imputer 3"
 """Format of a fitted imputer; one of another format is fitted again."""
 CALIBRATION, IMPUTER = "calibration.safetensors", "imputer.safetensors"
 PARTS: dict[str, type[Any]] = {

@@ -13,6 +13,7 @@ from narrow import sure
 from scipy.stats import kstest, norm, spearmanr
 
 from lapae.calibrate.calibration import Calibration, Reference, Tiles
+from lapae.calibrate.conformal import Radius
 from lapae.impute.imputer import ImputerRows
 from lapae.impute.network import NetworkImputer
 from lapae.predict.deviation import log_scale
@@ -97,9 +98,10 @@ def test_intervals_of_hidden_values_hold(share):
         seen = torch.where(hidden, torch.nan, new)
         found = predict(seen)
         imputer = imputer_of(calibration)
-        radius, _ = imputer._hidden_radius(TRAINED, calibration.held_out, hidden)
+        score, _, rows = imputer._hidden_scores(TRAINED, calibration.held_out, hidden)
+        radius = Radius.fit(np.abs(score), rows=rows)
         for level, inside in held.items():
-            reach = imputer.deviation(found, seen) * torch.from_numpy(radius.at(level))
+            reach = sure(imputer.deviation)(found, seen) * torch.from_numpy(radius.at(level))
             covered = (new - sure(found.x_mean)).abs() <= reach
             inside.append(float(covered[hidden].double().mean()))
     for level, inside in held.items():
@@ -311,7 +313,8 @@ def test_a_row_with_values_hidden_in_turn_counts_once():
     found = Calibration.fit(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True)
     mask = torch.rand((400, FEATURES), generator=torch.Generator().manual_seed(0)) < 0.5
     assert len(found.held_out) == 40
-    radius, _ = imputer_of(found)._hidden_radius(TRAINED, found.held_out, mask)
+    score, _, rows = imputer_of(found)._hidden_scores(TRAINED, found.held_out, mask)
+    radius = Radius.fit(np.abs(score), rows=rows)
     np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
 
 

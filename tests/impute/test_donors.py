@@ -9,7 +9,7 @@ from lapae import LaplacianAutoencoder
 from lapae.impute.copula import Copula
 from lapae.impute.donors import Donors
 from lapae.impute.neighbours import PLACES, _quantiles
-from lapae.impute.spread import SCORES, Spread, scaled, score, value
+from lapae.impute.spread import SCORES, Spread, score, value
 from lapae.impute.weighted import in_order, weighted_moments, weighted_quantiles
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
@@ -178,14 +178,8 @@ def test_scores_of_values_in_a_distribution_are_those_of_its_quantiles_and_back(
     one = torch.ones(1, 2, dtype=torch.float64)
     spread = Spread(one, 0.02 / 0.3 * one, torch.tensor([[False, True]]), points - 1)
     np.testing.assert_allclose(spread.score(torch.tensor([[-2.0, 1.718]], dtype=torch.float64)), [[-2, 1]], atol=0.07)
-    down, up = spread.take(torch.tensor([0])).reach(torch.full((2,), 1.0), torch.full((2,), 2.0))
+    down, up = spread.reach(torch.full((2,), 1.0), torch.full((2,), 2.0))
     np.testing.assert_allclose(torch.stack([down, up])[..., 1], [[1 - np.exp(-1)], [np.exp(2) - 1]], atol=0.2)
-
-
-def test_the_values_of_donors_are_moved_apart_and_never_together():
-    points, variance = torch.tensor([[-2.0, 0.0, 1.0]]).repeat(3, 1), torch.full((3,), 4.0)
-    found = scaled(points, variance, torch.tensor([0.5, 3.0, 100.0]))
-    assert found.tolist() == [[-2, 0, 1], [-3, 0, 1.5], [-6, 0, 3]]
 
 
 def test_values_missing_together_lie_on_a_curve_if_those_of_donors_do(monkeypatch):

@@ -1,8 +1,10 @@
 """The protocol of all imputers: the best guess of missing values, completions, and calibrated prediction intervals.
 
-An imputer is fitted once, to values that were hidden from the network, and saved with the model. The width of its
-intervals depends on how much a row lacks: for tables one radius is kept for rows that lack up to 1, 2, 4, … columns;
-images and series are compared with held-out samples that lack the same values.
+An imputer is fitted once, to values that were hidden from the network, and saved with the model. How well the observed
+values of a row determine a missing one shows in the width of its distribution: the values of a column whose
+distributions are narrow have radii of their own, and so have those whose distributions are wide, if each are enough
+(Mondrian conformal prediction, Vovk et al. 2005). Images and series are compared with held-out samples that lack the
+same values.
 
 The ends of an interval are scores of the distribution of a missing value (`lapae.impute.spread`). For a value of a
 table the interval extends further to the side where values lie further from their guess: with the standard deviation d
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from lapae.calibrate.calibration import SHARED, Calibration, Predict
-from lapae.calibrate.conformal import LEVELS, Radius
+from lapae.calibrate.conformal import LEVELS, SURE, Radius
 from lapae.impute.spread import Spread
 from lapae.methods import Method
 from lapae.predict.deviation import Deviation
@@ -47,7 +49,9 @@ LEAST_SIDE = 0.04
 PRIOR = 10.0
 """Weight, in values, of a prior without skew in the share of a column."""
 MOST_SIZES = 6
-"""Maximum number of spans of missing columns for which a radius is kept: those of a table of 32 columns."""
+"""Maximum number of spans of the number of columns that are hidden from a row: those of a table of 32 columns."""
+ENDS = (0.05, 0.95)
+"""Quantiles of the log widths of the distributions of a column halfway between which the narrow ones end."""
 
 
 AT_ONCE = 2**15
@@ -56,8 +60,6 @@ ONE_AT_ONCE = 2**17
 """Number of values of rows in memory at a time if only one value of each row is filled in."""
 LINE = ("x_line", "x_line_deviation")
 """What a straight line through the table expects of missing values, and its standard deviation."""
-Sides = tuple[Radius, Radius]
-"""Radii of intervals, downward and upward."""
 Kinds = tuple[tuple[str, int, int], ...]
 """Likelihood, start and stop of the features of each column."""
 
@@ -118,15 +120,18 @@ class Imputer(ABC):
     """Best guesses, completions and intervals of missing values.
 
     Attributes:
-        deviation: standard deviation of missing values around their best guess.
-        radii: radii of the intervals of a table, downward and upward, by the number of columns that a row lacks
-            (`sizes`), (2, S, L, *features); None for other data.
+        deviation: standard deviation of missing values around their best guess; None for values from donors, which
+            have that of the donors' values.
+        radii: radii of the intervals of a table, downward and upward, for narrow and for wide distributions,
+            (2, 2, L, *features); None for other data.
+        narrow: log width up to which distributions are narrow, (*features).
         upper: share of the squared deviation of values from their guess that lies above it, (*features); None for data
             other than tables, and for values from donors.
     """
 
-    deviation: Deviation
+    deviation: Deviation | None
     radii: np.ndarray | None
+    narrow: np.ndarray | None
     upper: Tensor | None
 
     @classmethod
@@ -170,8 +175,22 @@ class Imputer(ABC):
         """Return the imputer with the radii of a table's intervals, from `held_out` rows (n, D)."""
         if trained.space.kind != "table":
             return self
-        found = [self._radius(trained, held_out, *span) for span in sizes(len(trained.widths))]
-        return replace(self, radii=np.stack([np.stack([pair[i].table for pair in found]) for i in (0, 1)]))
+        every = (self._hidden_scores(trained, held_out, mask) for mask in masks(trained, held_out))
+        score, width, rows = map(np.concatenate, zip(*every, strict=True))
+        narrow = np.nanquantile(np.where(np.isnan(width).all(0), 0.0, width), ENDS, axis=0).mean(0)
+        groups = width <= narrow, width > narrow
+        few = np.minimum(*(_distinct(rows, ~np.isnan(score) & group) for group in groups)) < SURE
+        words = trained.groups[1].numpy()
+        radii = np.zeros((2, 2, len(LEVELS), score.shape[1]))
+        for i, group in enumerate(groups):
+            for some in (words, ~words):
+                own = np.where(group | few, score, np.nan)[:, some]
+                one_sided = self.has_shapes and not words[some].any()
+                for j, sign in enumerate((-1, 1)) if some.any() else ():
+                    ratio = sign * own if one_sided else np.abs(own)
+                    part = Radius.fit(ratio, rows=rows, one_sided=one_sided, shared=score.shape[1] > SHARED).table
+                    radii[j, i][:, some] = part
+        return replace(self, radii=radii, narrow=narrow)
 
     def interval(
         self,
@@ -207,21 +226,16 @@ class Imputer(ABC):
             return join(guesses), torch.cat(downs), torch.cat(ups)
         found = self.guess(trained, x, whole=whole, shape=True, at=at)
         spread = self.spread(trained, found, x, at)
-        down, up = spread.down.clone(), spread.up.clone()
-        for members, radii in self._radii(trained, x, held_out):
-            rows = torch.as_tensor(members)
-            scores = (torch.from_numpy(radius.at(level)) for radius in radii)
-            scores = scores if at is None else (score.expand(x.shape[1:])[at[rows], None] for score in scores)
-            reach = spread.take(rows).reach(*scores)
-            for of, ends in zip((down, up), reach, strict=True):
-                of[rows] = (ends + 1e-6).to(of.dtype)  # values were converted to 32 bits
+        reach = spread.reach(*self._radii(trained, x, held_out, spread, level, at))
+        down, up = ((ends + 1e-6).to(spread.up.dtype) for ends in reach)  # values were converted to 32 bits
         kept = {name: value for name, value in found.values.items() if name in ("x_mean", *LINE)}
         return Prediction(found.n_draws, kept), down, up
 
     def spread(self, trained: Trained, found: Prediction, x: Tensor, at: Tensor | None = None) -> Spread:
         """Return the distributions of missing values; for probabilities of levels, a scale of 1. With `at`, those of
         one feature of each row, (n, 1)."""
-        deviation = torch.maximum(self.deviation(found, x, at), of_each(self.least, at))
+        assert self.deviation is not None
+        deviation = self.deviation(found, x, at)
         words = of_each(trained.groups[1], at) if trained.space.kind == "table" else None
         if trained.variance is not None:
             numbers = None if words is None or at is None else (~words[:, 0]).nonzero()[:, 0]
@@ -248,44 +262,44 @@ class Imputer(ABC):
         return None
 
     @property
-    def least(self) -> Tensor:
-        """Smallest standard deviations of values for their intervals: (*features), or one for all."""
-        return torch.zeros(())
+    def has_shapes(self) -> bool:
+        """Whether distributions have shapes, so that each end of an interval has a radius of its own."""
+        return False
 
-    def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Sides]]:
-        """Yield radii for missing values of x, each with the rows (m,) it applies to; none depends on other rows."""
-        missing = x.isnan().flatten(1)
-        if self.radii is None:
-            for members, mask in distinct(missing):
-                if mask.any():
-                    hidden = mask.reshape(x.shape[1:]).expand(ITERATED, *x.shape[1:])
-                    yield members, self._hidden_radius(trained, held_out, hidden, shared=True)
-            return
-        lacking = missing[:, np.cumsum([0, *trained.widths[:-1]])].sum(1).numpy()
-        for (low, high), *tables in zip(sizes(len(trained.widths)), *self.radii, strict=True):
-            members = np.flatnonzero((lacking > low) & (lacking <= high))
-            if len(members):
-                yield members, (Radius(LEVELS, tables[0]), Radius(LEVELS, tables[1]))
+    def _radii(
+        self, trained: Trained, x: Tensor, held_out: Tensor, spread: Spread, level: float, at: Tensor | None
+    ) -> list[Tensor]:
+        """Return the radii of missing values of x, downward and upward, (n, *features) each, or with `at` (n, 1); those
+        of a row do not depend on other rows."""
+        if self.radii is not None and self.narrow is not None:
+            wide = spread.width().log() > of_each(torch.from_numpy(self.narrow), at)
+            at_level = [[torch.from_numpy(Radius(LEVELS, table).at(level)) for table in of] for of in self.radii]
+            every = [[of_each(radius, at) for radius in of] for of in at_level]
+            return [torch.where(wide, of_wide, of_narrow) for of_narrow, of_wide in every]
+        radius, missing = torch.zeros(x.shape, dtype=torch.float64), x.isnan().flatten(1)
+        for members, mask in distinct(missing):
+            if mask.any():
+                hidden = mask.reshape(x.shape[1:]).expand(ITERATED, *x.shape[1:])
+                found = self._hidden_radius(trained, held_out, hidden)
+                radius[torch.as_tensor(members)] = torch.from_numpy(found.at(level))
+        return [radius, radius]
 
-    def _radius(self, trained: Trained, held_out: Tensor, low: int, high: int) -> Sides:
-        """Fit the radii for rows of a table that lack more than `low` and at most `high` columns."""
-        widths = np.array(trained.widths)
-        rng = np.random.default_rng(round(math.log2(high)) if high & (high - 1) == 0 else math.ceil(math.log2(high)))
-        n = n_copies(len(widths), (low + 1 + min(high, len(widths))) / 2)
-        own = several(held_out, n).isnan()[:, np.cumsum([0, *widths[:-1]])].numpy()
-        lacking = rng.integers(low + 1, min(high, len(widths)) + 1, n)
-        order = np.where(own, 2.0, rng.random(own.shape)).argsort(1).argsort(1)
-        hidden = (order < np.maximum(1, lacking - own.sum(1))[:, None]) & ~own
-        return self._hidden_radius(trained, held_out, torch.from_numpy(np.repeat(hidden, widths, axis=1)))
+    def _hidden_radius(self, trained: Trained, held_out: Tensor, mask: Tensor) -> Radius:
+        """Fit the radius of intervals for missing values of samples, one for all features; arguments as below."""
+        score, _, rows = self._hidden_scores(trained, held_out, mask)
+        return Radius.fit(np.abs(score), rows=rows, shared=True)
 
-    def _hidden_radius(self, trained: Trained, held_out: Tensor, mask: Tensor, *, shared: bool = False) -> Sides:
-        """Fit the radii of intervals for missing values, downward and upward.
+    def _hidden_scores(self, trained: Trained, held_out: Tensor, mask: Tensor) -> tuple[np.ndarray, ...]:
+        """Hide values of held-out rows and find how far out they lie in their distributions.
 
         Args:
             trained: the trained network.
             held_out: held-out rows (m, *features).
             mask: the values to hide in each of n of these rows, (n, *features).
-            shared: one radius for all features.
+
+        Returns:
+            Scores (n, *features), NaN for values that were not hidden; the log widths of their distributions,
+            (n, *features); and which of the rows they are of, (n,).
         """
         chosen = copies(len(held_out), len(mask))
         rows = held_out[chosen]
@@ -293,23 +307,34 @@ class Imputer(ABC):
         found = self.guess(trained, seen, held=True, shape=True)
         spread = self.spread(trained, found, seen)
         score = spread.score(truth - found.x_mean)
-        if trained.space.kind != "table" or shared or score[0].numel() > SHARED:
-            both = Radius.fit(score.abs().numpy(), rows=chosen.numpy(), shared=shared or score[0].numel() > SHARED)
-            return both, both
-        groups, words = trained.groups
-        for j in groups[words].unique().tolist():
-            of = (groups == j).nonzero()[:, 0]
-            if len(of) > 1:  # one minus the probability of the level that was hidden
-                score[:, of] = (1 - (truth[:, of] * found.x_mean[:, of]).sum(1))[:, None]
-        table = np.zeros((2, len(LEVELS), score.shape[1]))
-        for some in (words.numpy(), ~words.numpy()):
-            own = score[:, torch.from_numpy(some)]
-            one_sided = spread.shaped is not None and not words.numpy()[some].any()
-            for i, sign in enumerate((-1, 1)) if some.any() else ():
-                ratio = sign * own if one_sided else own.abs()
-                part = Radius.fit(ratio.numpy(), rows=chosen.numpy(), one_sided=one_sided).table
-                table[i][:, some] = np.broadcast_to(part, (len(LEVELS), int(some.sum())))
-        return Radius(LEVELS, table[0]), Radius(LEVELS, table[1])
+        if trained.space.kind == "table":
+            groups, words = trained.groups
+            for j in groups[words].unique().tolist():
+                of = (groups == j).nonzero()[:, 0]
+                if len(of) > 1:  # one minus the probability of the level that was hidden
+                    score[:, of] = (1 - (truth[:, of] * found.x_mean[:, of]).sum(1))[:, None]
+        width = torch.where(score.isnan(), torch.nan, spread.width().log())
+        return score.numpy(), width.numpy(), chosen.numpy()
+
+
+def masks(trained: Trained, held_out: Tensor) -> Iterator[Tensor]:
+    """Yield which values (n, D) to hide in copies of `held_out` rows (m, D): in some few columns, in others most."""
+    widths = np.array(trained.widths)
+    for i, (low, high) in enumerate(sizes(len(widths))):
+        rng, most = np.random.default_rng(i), min(high, len(widths))
+        n = n_copies(len(widths), (low + 1 + most) / 2)
+        own = several(held_out, n).isnan()[:, np.cumsum([0, *widths[:-1]])].numpy()
+        lacking = rng.integers(low + 1, most + 1, n)
+        order = np.where(own, 2.0, rng.random(own.shape)).argsort(1).argsort(1)
+        hidden = (order < np.maximum(1, lacking - own.sum(1))[:, None]) & ~own
+        yield torch.from_numpy(np.repeat(hidden, widths, axis=1))
+
+
+def _distinct(rows: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return the number of different rows (D,) among the indices `rows` (n,) for which `there` (n, D) is true."""
+    each = np.zeros((rows.max() + 1, there.shape[1]), bool)
+    np.logical_or.at(each, rows, there)
+    return each.sum(0)
 
 
 def n_copies(n_columns: int, lacking: float) -> int:
@@ -318,7 +343,7 @@ def n_copies(n_columns: int, lacking: float) -> int:
 
 
 def sizes(n_columns: int) -> list[tuple[int, int]]:
-    """Return spans (low, high] of the number of columns that a row lacks, for each of which a radius is kept."""
+    """Return spans (low, high] of the number of columns that are hidden from a row."""
     most = math.ceil(math.log2(n_columns)) if n_columns > 1 else 0
     powers = np.unique(np.linspace(0, most, min(most + 1, MOST_SIZES)).round().astype(int)).tolist()
     return list(zip([0, *(2**power for power in powers[:-1])], (2**power for power in powers), strict=True))

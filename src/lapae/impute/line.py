@@ -5,8 +5,9 @@ A Gaussian fitted to the rows expects the missing values m of a row with observe
     line = mean_m + C_mo C_oo⁻¹ (o - mean_o),    standard deviation² = diag(C_mm - C_mo C_oo⁻¹ C_om).
 
 Similar rows are more informative if there are any. How far a row is from them is measured by its squared Mahalanobis
-distance r = (o - mean_o)ᵀ C_oo⁻¹ (o - mean_o) / |o|, in units of its mean over held-out rows: the standard deviation of
-the line counts not at all up to r = 1, once at r = 2, and twice from r = 3 on.
+distance d = (o - mean_o)ᵀ C_oo⁻¹ (o - mean_o) and the number k of its observed values, as r = (a + d) / (a + k): with
+few of them, r is near 1. The standard deviation of the line does not count up to the median of r over held-out
+rows, and counts `MOST_TIMES` times beyond nine in ten, wherever that is in a table with long tails.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from lapae.predict.deviation import TINY
 BEYOND = 0.5
 """How far the line continues beyond the values of a column, in units of their range: one value that is a hundred
 standard deviations off says nothing about the others."""
-MOST_TIMES = 2.0
-"""Maximum number of times that its standard deviation counts."""
+FROM, FULLY = 0.5, 0.9
+"""Quantiles of the distance of held-out rows from which on the standard deviation of the line counts, and counts
+fully."""
+MOST_TIMES = 1.5
+"""Maximum number of times that it counts."""
+AS_OTHERS = 2.0
+"""The number a above."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Line:
         gaussian: means and covariances of the rows.
         low: lower ends of the line, (D,).
         high: upper ends, (D,).
-        usual: mean squared distance of held-out rows, ().
+        usual: the distance of held-out rows at the quantiles `FROM` and `FULLY`, (2,).
     """
 
     gaussian: Gaussian
@@ -50,28 +56,29 @@ class Line:
         low, high = (torch.where(rows.isnan(), end, rows) for end in (torch.inf, -torch.inf))
         low, high = low.min(0).values, high.max(0).values
         more = BEYOND * (high - low)
-        line = cls(Gaussian.of(rows), low - more, high + more, rows.new_ones(()))
-        return replace(line, usual=line(held_out)[2].mean().clamp_min(TINY))
+        line = cls(Gaussian.of(rows), low - more, high + more, rows.new_zeros(2))
+        return replace(line, usual=torch.quantile(line(held_out)[2], rows.new_tensor([FROM, FULLY])))
 
     def __call__(self, x: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the values of the line for missing values of rows x (n, D), its standard deviation as far as it counts
-        (n, D), and the squared distance (n,). The first two are 0 for observed values; with `at` (n,), they are those
-        of one feature of each row, (n, 1)."""
+        (n, D), and the distance r (n,). The first two are 0 for observed values; with `at` (n,), they are those of one
+        feature of each row, (n, 1)."""
         x, missing = x.double(), x.isnan()
         hidden = self.gaussian.hidden(x)
         gap = torch.where(missing, 0.0, torch.clamp(x, self.low, self.high) - self.gaussian.center)
         expected, precision = hidden.expected(gap), self.gaussian.precision
         told = (hidden.root.mT @ expected[..., None]).square().sum((1, 2))
         square = ((gap @ precision) * gap).sum(1) - told
-        distance = (square / (~missing).sum(1).clamp_min(1)).clamp_min(0) / self.usual
-        far = (distance - 1).clamp(0, MOST_TIMES)[:, None]
+        distance = (AS_OTHERS + square.clamp_min(0)) / (AS_OTHERS + (~missing).sum(1))
+        low, high = self.usual
+        times = MOST_TIMES * ((distance - low) / (high - low).clamp_min(TINY)).clamp(0, 1)[:, None]
         middle = torch.clamp(
             self.gaussian.center[hidden.index] + expected, self.low[hidden.index], self.high[hidden.index]
         )
         if at is not None:
             wanted = hidden.there & (hidden.index == at[:, None])
-            return (wanted * middle).sum(1, keepdim=True), hidden.variance_of(at).sqrt() * far, distance
-        deviation = hidden.left().diagonal(dim1=1, dim2=2).sqrt() * far
+            return (wanted * middle).sum(1, keepdim=True), hidden.variance_of(at).sqrt() * times, distance
+        deviation = hidden.left().diagonal(dim1=1, dim2=2).sqrt() * times
         made, wide = (hidden.put(torch.where(hidden.there, part, 0.0), x) for part in (middle, deviation))
         return made, wide, distance
 

@@ -8,14 +8,16 @@ on a curve, if these lie on one. If that would take too long, they are drawn tog
 
 Where the data end there are no similar donors, and the distributions of the others do not show it. The observed values
 of a row do: if they are further from their reconstructions than those of held-out rows, its missing values are further
-from their guesses, too. Standard deviations are multiplied by the root mean square of the row's residuals, in units of
-those of held-out rows. In addition, distributions extend as far as a straight line through the table predicts
-(`line.py`), as a line can extrapolate.
+from their guesses, too, though not in proportion. Distributions are widened by the square root of the root mean square
+of the row's residuals, in units of those of held-out rows. In addition, they extend as far as a straight line through
+the table predicts (`line.py`), as a line can extrapolate. The variance of the network is not added: it is that of a
+reconstruction, and many times that of a value which other columns determine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import Self
 
@@ -26,9 +28,9 @@ from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
 from lapae.impute.imputer import LINE, Imputer, ImputerRows, Kinds, Trained, columns, n_copies, of_each
 from lapae.impute.line import Line, joined
-from lapae.impute.spread import Spread, scaled
+from lapae.impute.spread import Spread
 from lapae.networks.threads import one_thread
-from lapae.predict.deviation import TINY, Deviation
+from lapae.predict.deviation import TINY, feature_noise
 from lapae.predict.prediction import Prediction
 from lapae.predict.rows import HIDE, evenly, hide, several
 
@@ -37,7 +39,8 @@ CHANCE = 2.0
 by chance."""
 PLACES = 201
 FEW, SPARSE = 300, 0.2
-"""Number of known values of a column, and their share of the rows, below which all its intervals have one width."""
+"""Number of known values of a column, and their share of the rows, below which its distributions are at least as wide
+as its noise: few values cannot show where it is smaller."""
 MOST_FEATURES = 128
 """Maximum number of features of a table that is filled in from donors: wider tables have as many parameters to learn as
 values, and the network's guess is used."""
@@ -45,10 +48,10 @@ CHAINED = 400_000
 """Maximum number of donors times missing values of a row for which these are drawn one after the other."""
 AS_OTHERS = 2.0
 """Weight, in values, of a prior that the observed values of a row are as far from their reconstructions as usual."""
-MOST_TIMES = 3.0
+MOST_TIMES = 1.7
 """Bound of the resulting factor, and of its inverse."""
-USUAL = 0.25
-"""Weight of the variance of a column, next to that of the donors, in the scale of a missing value."""
+LEAST = 0.1
+"""Smallest standard deviation of a distribution, as a share of the noise of its column."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class NeighbourImputer(Imputer):
         all: all rows as donors.
         places: quantiles of where values lie in their distributions, (D, `PLACES`).
         words: whether a feature belongs to a category or a boolean, (D,).
+        noise: standard deviation of values of each column around their best guess, (D,).
         residual: mean squared residual of observed values of held-out rows that lack others, (D,).
         line: a straight line through the rows; None for imputers saved by older versions.
     """
@@ -68,6 +72,7 @@ class NeighbourImputer(Imputer):
     all: Donors
     places: Tensor
     words: Tensor
+    noise: Tensor
     residual: Tensor
     line: Line | None = None
 
@@ -85,19 +90,23 @@ class NeighbourImputer(Imputer):
         n = n_copies(rows.train.shape[1], rows.train.shape[1] * sum(HIDE) / 2)
         seen, truth = hide(several(unseen, n), generator)
         places = _quantiles(held.places(seen, guess(seen), truth), (~unseen.isnan()).sum(0))
-        (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))
+        seen, truth = hide(several(rows.valid, n), generator)
         found = _complete(held, trained.predict(seen), seen, words)
-        deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
+        noise = feature_noise((truth - found.x_mean).square())
         residual = (seen - found.x_mean).square().nanmean(0).nan_to_num()
         line = Line.fit(held.rows, seen)
-        return cls(deviation, None, None, held, every, places, words, residual, line)
+        return cls(None, None, None, None, held, every, places, words, noise, residual, line)
 
     @property
+    def has_shapes(self) -> bool:
+        return True
+
+    @cached_property
     def least(self) -> Tensor:
-        """Return the noise of columns with few known values, which cannot show where the noise is smaller."""
+        """Smallest standard deviations of distributions, (D,)."""
         known = (~self.all.rows.isnan()).sum(0)
         few = (known < FEW) & (known < SPARSE * len(self.all.rows))
-        return torch.where(few, self.deviation.noise, 0.0)
+        return self.noise * torch.where(few, 1.0, LEAST)
 
     def guess(
         self,
@@ -119,24 +128,23 @@ class NeighbourImputer(Imputer):
         return _complete(donors, found, x, self.words, own, shape=shape, at=at)
 
     def spread(self, trained: Trained, found: Prediction, x: Tensor, at: Tensor | None = None) -> Spread:
-        normal, points = super().spread(trained, found, x, at), found.values.get("x_points")
-        words = of_each(self.words, at)
-        factor = torch.where(words, 1.0, self.farther(found, x)[:, None])
-        normal = Spread(normal.down * factor, normal.up * factor)
-        if points is None:
-            return normal
-
         def of(values: Tensor) -> Tensor:
             return values if at is None else values.gather(1, at[:, None])
 
-        shaped = of(x).isnan() & ~points[..., 0].isnan()
-        variance = of(found.x_var) + USUAL * of_each(self.deviation.noise, at).square()
-        points = scaled(points[shaped], variance[shaped], normal.up[shaped])
+        points, missing = found.values.get("x_points"), of(x).isnan()
+        shaped = torch.zeros_like(missing) if points is None else missing & ~points[..., 0].isnan()
+        factor = self.farther(found, x)[:, None].expand(shaped.shape)
+        own = torch.maximum(of(found.x_var).sqrt(), of_each(self.least, at))
+        own = torch.where(shaped, own, of_each(self.noise, at))
+        scale = torch.where(of_each(self.words, at), 1.0, own * factor)
+        if points is None:
+            return Spread(scale, scale)
+        more = factor[shaped].clamp_min(1.0)
+        points = points[shaped] * more[:, None]
         if self.line is not None:
             middle, deviation = (found.values[name] for name in LINE)
-            gap, wide = middle - of(found.x_mean), deviation * factor.clamp_min(1.0)
-            points = joined(points, gap[shaped], wide[shaped])
-        return replace(normal, shaped=shaped, points=points)
+            points = joined(points, (middle - of(found.x_mean))[shaped], deviation[shaped] * more)
+        return Spread(scale, scale, shaped, points)
 
     def beyond(self, found: Prediction, level: float) -> tuple[Tensor, Tensor] | None:
         if self.line is None:
@@ -146,11 +154,12 @@ class NeighbourImputer(Imputer):
         return middle - reach, middle + reach
 
     def farther(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return how far observed values of rows x (n, D) are from their reconstructions, relative to usual: (n,)."""
+        """Return by what factor distributions of rows x (n, D) are wider than usual, because of the distance of their
+        observed values from their reconstructions: (n,)."""
         known = ~x.isnan()
         ratio = torch.where(known, (x - found.x_mean).square() / (self.residual + TINY), 0.0)
         mean = (AS_OTHERS + ratio.double().sum(1)) / (AS_OTHERS + known.sum(1))
-        return mean.sqrt().clamp(1 / MOST_TIMES, MOST_TIMES).to(x.dtype)
+        return mean.pow(0.25).clamp(1 / MOST_TIMES, MOST_TIMES).to(x.dtype)
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors = self.held if held else self.all

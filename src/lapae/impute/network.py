@@ -38,7 +38,7 @@ class NetworkImputer(Imputer):
     @classmethod
     def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
         deviation, upper = fit_hidden(lambda x: cls.expected(trained, x), rows, COPIES, table=True)
-        return cls(deviation, None, upper)
+        return cls(deviation, None, None, upper)
 
     def guess(
         self,
@@ -56,6 +56,7 @@ class NetworkImputer(Imputer):
         missing = x.isnan()
         found = self.expected(trained, x, seed)
         center = torch.where(missing, found.x_mean, x)
+        assert self.deviation is not None
         deviation = self.deviation(found, x)
         spread = self.networks(trained, x, n, seed).to(center.dtype) - center
         spread = torch.where(missing, spread - spread.mean(0), 0.0)

@@ -53,7 +53,7 @@ class RecallImputer(Imputer):
     @classmethod
     def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
         noise = None if trained.space.kind == "image" else calibration.deviation.noise
-        return cls(*fit_hidden(lambda x: expected(trained, x), rows, ITERATED)[:1], None, None, noise)
+        return cls(*fit_hidden(lambda x: expected(trained, x), rows, ITERATED)[:1], None, None, None, noise)
 
     def guess(
         self,

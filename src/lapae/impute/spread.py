@@ -2,10 +2,8 @@
 
 For most imputers this is a normal distribution with one standard deviation for each side. The distribution of a value
 with donors has the shape of the donors' values: their weighted quantiles, each smoothed by a normal kernel whose width
-is a share of the learned standard deviation. If their scale is smaller than the learned standard deviation, they are
-moved away from the median until it is not. They are never moved closer together: if donors differ widely, because the
-best predictor of the value is missing too, the value may differ as widely. So the distribution is as skewed, bounded or
-bimodal as the values of similar rows, and as wide as held-out values show.
+is a share of their standard deviation. So the distribution is as skewed, bounded or bimodal as the values of similar
+rows, and as wide: narrow if the observed values determine this one, wide if the best predictor is missing, too.
 
 A value is measured by its normal score, the z with F(value) = Φ(z). Conformal radii are quantiles of the scores of
 hidden values (distributional conformal prediction, Chernozhukov, Wüthrich & Zhu 2021), and intervals end where the
@@ -22,9 +20,9 @@ from torch import Tensor
 SCORES = torch.linspace(-2.6, 2.6, 27, dtype=torch.float64)
 """Normal scores of the quantiles that describe the shape of a distribution."""
 KERNEL = 0.3
-"""Standard deviation of the kernels, as a share of the learned one."""
-WIDER = 3.0
-"""Maximum factor by which donors' values are moved apart."""
+"""Standard deviation of the kernels, as a share of that of the distribution."""
+OUTER = 6
+"""Rank from either end of the quantiles whose distance is the width of a distribution: its 90 % interval, nearly."""
 EDGE = 4.0
 """Number of standard deviations of the kernel beyond the last quantile from which on scores grow linearly."""
 STEPS, CLOSE = 60, 1e-11
@@ -50,13 +48,13 @@ class Spread:
     shaped: Tensor | None = None
     points: Tensor | None = None
 
-    def take(self, rows: Tensor) -> Spread:
-        """Return the distributions of some rows."""
-        if self.shaped is None or self.points is None:
-            return Spread(self.down[rows], self.up[rows])
-        place = (self.shaped.flatten().cumsum(0) - 1).reshape(self.shaped.shape)[rows]
-        shaped = self.shaped[rows]
-        return Spread(self.down[rows], self.up[rows], shaped, self.points[place[shaped]])
+    def width(self) -> Tensor:
+        """Return the widths of the distributions, in standard deviations if they are normal (n, *features)."""
+        out = ((self.down + self.up) / 2).double()
+        if self.shaped is not None and self.points is not None:
+            between = (self.points[:, -OUTER] - self.points[:, OUTER - 1]) / (2 * float(SCORES[-OUTER]))
+            out[self.shaped] = (between.square() + (KERNEL * self.up[self.shaped]).square()).sqrt()
+        return out
 
     def score(self, gap: Tensor) -> Tensor:
         """Return the normal scores of values at gaps (n, *features) from their best guesses; NaN where gaps are NaN."""
@@ -75,12 +73,6 @@ class Spread:
             ends = value(wanted, self.points.repeat(2, 1), width).chunk(2)
             down[self.shaped], up[self.shaped] = -ends[0], ends[1]
         return down, up
-
-
-def scaled(points: Tensor, variance: Tensor, deviation: Tensor) -> Tensor:
-    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart if the deviations (m,)
-    are larger."""
-    return points * (deviation / variance.sqrt()).clamp(1.0, WIDER)[:, None]
 
 
 def score(value: Tensor, points: Tensor, width: Tensor) -> Tensor:
