@@ -29,9 +29,13 @@ def test_intervals_of_missing_values_reach_beyond_the_rows_as_far_as_limits_let_
     assert [end.tolist() for end in found.interval(low, high, filled=True, limits=limits)] == [[[-8, 0]], [[7, 11]]]
 
 
-def test_few_rows_do_not_bound_what_is_filled_in():
-    found = Possible.fit(np.linspace(2, 9, ENOUGH - 1)[:, None], [Column("price")])
-    assert (found.least[0], found.most[0]) == (0, np.inf)
+def test_few_rows_bound_what_is_filled_in_at_twice_the_distance_of_their_ends_from_the_median():
+    values = np.append(np.linspace(2, 9, ENOUGH - 2), 40.0)  # skewed
+    found, middle = Possible.fit(values[:, None], [Column("price")]), np.median(values)
+    assert (found.least[0], found.most[0]) == (0, 80 - middle)
+    limits = np.array([[-100.0]]), np.array([[561.0]])
+    low, high = found.interval(*limits, filled=True, limits=limits)
+    assert (low[0, 0], high[0, 0]) == (0, 80 - middle)
 
 
 def test_intervals_of_whole_numbers_are_rounded_outward():

@@ -5,7 +5,8 @@ rounded outward, and one of a class from 1 to 3 does not reach 4. Imputed values
 decimal places as the column. A limit of a column is certain if many rows have exactly that value, or if it is 0 and all
 values have the same sign. Imputed values stay within the range of the rows if there are `ENOUGH` of them: on average at
 most 2 in (n + 1) new values lie outside the range of n rows. Their intervals leave it where the row lies beyond the
-data (`lapae.impute.line`), but not beyond a certain limit.
+data (`lapae.impute.line`), but not beyond a certain limit. Of fewer values, imputed ones and their intervals end at
+twice the distance of the least and the greatest value from the median.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Possible:
         most: upper bounds of imputed values, (F,).
         whole: whether values are whole numbers, (F,).
         unit: value of the last decimal place of numbers, (F,); NaN if they are not rounded to any.
+        few: whether fewer than `ENOUGH` values are known, (F,).
     """
 
     low: np.ndarray
@@ -44,6 +46,7 @@ class Possible:
     most: np.ndarray
     whole: np.ndarray
     unit: np.ndarray
+    few: np.ndarray
 
     @classmethod
     def fit(cls, codes: np.ndarray, columns: Sequence[Column] | None) -> Possible:
@@ -55,7 +58,7 @@ class Possible:
         """
         n = codes.shape[1]
         low, high, least, most = np.full((4, n), [[-np.inf], [np.inf], [-np.inf], [np.inf]])
-        whole, unit = np.zeros(n, bool), np.full(n, np.nan)
+        whole, few, unit = np.zeros(n, bool), np.zeros(n, bool), np.full(n, np.nan)
         for j in range(n):
             known = codes[~np.isnan(codes[:, j]), j]
             column = None if columns is None else columns[j]
@@ -67,8 +70,11 @@ class Possible:
             first, last = known.min(), known.max()
             low[j] = first if _shared(known, first) else 0.0 if first >= 0 else -np.inf
             high[j] = last if _shared(known, last) else 0.0 if last <= 0 else np.inf
-            least[j], most[j] = (first, last) if len(known) >= ENOUGH else (low[j], high[j])
-        return cls(low, high, least, most, whole, unit)
+            few[j], middle = len(known) < ENOUGH, np.median(known)
+            ends = (2 * first - middle, 2 * last - middle) if few[j] else (first, last)
+            ends = (np.floor(ends[0]), np.ceil(ends[1])) if whole[j] else ends
+            least[j], most[j] = max(low[j], ends[0]), min(high[j], ends[1])
+        return cls(low, high, least, most, whole, unit, few)
 
     def interval(
         self,
@@ -90,8 +96,8 @@ class Possible:
         low, high = np.where(self.whole, np.floor(low), low), np.where(self.whole, np.ceil(high), high)
         least, most = (self.least, self.most) if filled else (self.low, self.high)
         if filled and limits is not None:
-            least = np.maximum(self.low, np.fmin(least, limits[0]))
-            most = np.minimum(self.high, np.fmax(most, limits[1]))
+            least = np.where(self.few, least, np.maximum(self.low, np.fmin(least, limits[0])))
+            most = np.where(self.few, most, np.minimum(self.high, np.fmax(most, limits[1])))
         low, high = np.clip(low, least, most), np.clip(high, least, most)
         return (self._on_places(low, np.floor), self._on_places(high, np.ceil)) if filled else (low, high)
 
