@@ -55,7 +55,7 @@ def main(out: Path) -> None:
     """Learn, compare, print, draw."""
     train = deliveries(2000, seed=0)
     end = float(train["distance"].quantile(0.99))
-    figure = Figure(figsize=(12, 4), layout="constrained")
+    figure = Figure(figsize=(10.5, 3.8), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     middle.sharey(left)
     left.set_ylabel("cost minus its reconstruction, EUR")
@@ -66,7 +66,7 @@ def main(out: Path) -> None:
         share = [found[factor]["share"].mean() for factor in FACTORS]
         shares = (f"x{factor}: {value:.0%}" for factor, value in zip(FACTORS, share, strict=True))
         print(f"{name:<20}", *shares, sep="  ")
-        draw(axes, pd.concat([rows.head(60) for rows in found.values()]), f"90 % intervals of the cost, {name}", end)
+        draw(axes, pd.concat([rows.head(60) for rows in found.values()]), f"90 % intervals, {name}", end)
         right.plot(FACTORS, share, "o-", label=name)
     right.axhline(LEVEL, color="0.7", linewidth=1, zorder=0)
     right.set(xlabel="length of new routes, times that of training", title="values inside their interval")
