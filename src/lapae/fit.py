@@ -83,7 +83,7 @@ anyway."""
 
 def load_data(config: DataConfig) -> Data:
     """Load the data that a configuration names."""
-    same = ("data_dir", "limit", "label_column", "columns", "drop", "window", "stride")
+    same = ("data_dir", "limit", "label_column", "group_column", "columns", "drop", "window", "stride")
     return load(
         config.source,
         validation=config.validation_fraction,

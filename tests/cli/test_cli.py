@@ -228,7 +228,7 @@ def test_the_options_that_matter_come_first(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help-all"])
     every = capsys.readouterr().out
-    assert len(MOST_USED) == 10
+    assert len(MOST_USED) == 11
     for flag in MOST_USED:
         assert flag.split()[0] in short
         assert flag.split()[0] in every

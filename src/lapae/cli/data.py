@@ -31,6 +31,8 @@ class DataCommand:
     """Data set to fetch."""
     label_column: str | None = None
     """Column of a table that contains the labels."""
+    group_column: str | None = None
+    """Column of a table that says which rows belong together."""
     window: int | None = None
     """Number of steps in a window of a series."""
     stride: int | None = None
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{command.name!r}: expected one file after lapae data")
         from lapae.data.inspect import look
 
-        names = ("label_column", "window", "stride", "tile", "skip_bad", "data_dir")
+        names = ("label_column", "group_column", "window", "stride", "tile", "skip_bad", "data_dir")
         found = look(command.action, **{name: getattr(command, name) for name in names})
         print(json.dumps(asdict(found)) if command.json else told(found))
         return 0

@@ -28,6 +28,7 @@ MOST_USED = {
     "--out FOLDER": "where the run goes; default: runs/SOURCE-METHOD-N",
     "--drop COLUMN ...": "columns of a table to leave out",
     "--label-column NAME": "column of a table that contains labels: shown in colours, not learned",
+    "--group-column NAME": "column that says which rows belong together (one patient, one machine): not learned",
     "--window STEPS": "treat rows as time steps of a series, and learn windows of this length",
     "--tile PIXELS": "cut large images into squares of this side, and learn these at full resolution",
     "--epochs N": "largest number of passes over the data; default: depends on the data",

@@ -33,6 +33,9 @@ class DataConfig:
     set."""
     label_column: str | None = None
     """Column of a table that contains the labels: a name, or a number from 0."""
+    group_column: str | None = None
+    """Column of a table that says which rows belong together, such as those of one patient: a name, or a number from 0.
+    It is not learned, and the rows of a group are in the same split, so that p-values hold for new groups."""
     columns: tuple[str, ...] | None = None
     """Columns of a table to learn: names, or numbers from 0; default: all that can be learned."""
     drop: tuple[str, ...] | None = None

@@ -24,6 +24,7 @@ LARGEST_IMAGE_SIZE = 4096
 TABLES, FOLDERS = "tables: .csv and .parquet files", "folders of images"
 FOR = {
     "label_column": TABLES,
+    "group_column": TABLES,
     "columns": TABLES,
     "drop": TABLES,
     "window": "series: tables, and arrays (time, channels)",
@@ -48,6 +49,7 @@ def load(
     limit: int | None = None,
     allow_nan: bool = True,
     label_column: str | int | None = None,
+    group_column: str | int | None = None,
     columns: Sequence[str | int] | None = None,
     drop: Sequence[str | int] | None = None,
     window: int | None = None,
@@ -74,6 +76,8 @@ def load(
         limit: use at most this many samples of each split.
         allow_nan: accept NaN, and empty cells of a table, as missing values; otherwise they are an error.
         label_column: column of a table that contains the classes, by name or by number from 0.
+        group_column: column of a table whose equal values say that rows belong together, by name or by number from 0:
+            they are put into the same split (`lapae.data.groups`). Rows without a value belong to no others.
         columns: columns of a table to learn, and columns to leave out.
         drop: see `columns`.
         window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
@@ -86,7 +90,8 @@ def load(
         features: network whose features of the images of a folder are learned instead of their pixels.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
-    given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
+    given = {"label_column": label_column, "group_column": group_column, "columns": columns, "drop": drop}
+    given |= {"window": window, "stride": stride}
     given |= {"image_size": image_size, "fit": fit, "tile": tile, "features": features}
     given |= {"skip_bad": skip_bad or None, "allow_nan": allow_nan}
     given = {name: value for name, value in given.items() if value is not None}

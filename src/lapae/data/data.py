@@ -67,13 +67,22 @@ class Data:
         if y is not None:
             options["y"], options["label_names"] = as_classes(name, np.asarray(y), len(x))
         read = examine if frame is None else table_records
-        return cls.divide(read(x, name, name, **options), together=as_groups(groups, len(x), name), **splits)
+        records = read(x, name, name, **options)
+        if groups is not None:
+            records = replace(records, together=as_groups(groups, len(x), name))
+        return cls.divide(records, **splits)
 
     @property
     def portion(self) -> int | None:
         """Number of samples in an epoch of streamed training data; None if an epoch is all of them."""
         x = self.train.x
         return -(-len(x) // portions_of(len(x))) if isinstance(x, Streamed) else None
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups of rows that were put into the same split; 0 if there are none."""
+        splits = (self.train, self.valid, self.calib, self.test)
+        return sum(len(np.unique(split.together)) for split in splits if split.together is not None)
 
     @property
     def in_memory(self) -> Data:
@@ -87,30 +96,29 @@ class Data:
         return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
 
     @classmethod
-    def divide(cls, records: Records, *, together: np.ndarray | None = None, **options: Any) -> Data:
+    def divide(cls, records: Records, **options: Any) -> Data:
         """Split the records of a reader.
 
         Args:
             records: all samples.
-            together: (n,) groups of samples that are put into the same split.
             options: options of `lapae.data.splits.partition`.
         """
         records = without_absurd(records)
-        if together is not None and (records.stride is not None or records.groups is not None):
+        if records.together is not None and (records.stride is not None or records.groups is not None):
             raise DataError(f"{records.name}: groups are for rows; windows are split by time, and tiles by image")
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
         seen, every = observed(records), records
         if seen is not None:
             records = at(records, seen)
-            together = None if together is None else together[seen]
         whole = records.groups is not None and records.groups.max() + 1 >= LEAST_ROWS
-        parts = divide_images(records, **options) if whole else _divide_rows(records, together, **options)
+        parts = divide_images(records, **options) if whole else _divide_rows(records, **options)
 
         def part(index: np.ndarray) -> Split:
-            y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
+            images = records.groups if whole else None
+            y, images, together = (None if of is None else of[index] for of in (records.y, images, records.together))
             rows = index if seen is None else seen[index]
-            return Split(take(every.x, rows), y, rows, groups, None if together is None else together[index])
+            return Split(take(every.x, rows), y, rows, images, together)
 
         train, valid, calib, held_out = map(part, parts)
         known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit")
@@ -159,14 +167,14 @@ def warn_of_unlearned(records: Records, space: Space, train: Split) -> None:
 
 def at(records: Records, index: np.ndarray) -> Records:
     """Return the records at an increasing index (n,)."""
-    parts = {name: getattr(records, name) for name in ("y", "partition", "groups")}
+    parts = {name: getattr(records, name) for name in ("y", "partition", "groups", "together")}
     chosen = {name: None if part is None else part[index] for name, part in parts.items()}
     return replace(records, x=take(records.x, index), **chosen)
 
 
-def _divide_rows(records: Records, together: np.ndarray | None = None, **options: Any) -> tuple[np.ndarray, ...]:
+def _divide_rows(records: Records, **options: Any) -> tuple[np.ndarray, ...]:
     """Split rows; groups and copies of a row stay together, and one row of each is used for calibration."""
-    x, copies = records.x, None
+    x, together, copies = records.x, records.together, None
     if isinstance(x, np.ndarray) and x.ndim == 2 and records.partition is None and records.stride is None:
         copies = copied(x)
     if together is not None:

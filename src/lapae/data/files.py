@@ -61,14 +61,13 @@ def name_of(source: str | Path) -> str:
     return path.stem or "tables"
 
 
-def read_tables(files: Sequence[Path], source: str | Path, *, label_column: Any = None, **options: Any) -> Records:
+def read_tables(files: Sequence[Path], source: str | Path, **options: Any) -> Records:
     """Read one table in several Parquet files into memory.
 
     Args:
         files: the files, which have the same columns.
         source: begins messages.
-        label_column: as of `lapae.data.load`, as are the options.
-        options: see above.
+        options: as of `lapae.data.load`.
     """
     import pandas as pd
 
@@ -82,7 +81,7 @@ def read_tables(files: Sequence[Path], source: str | Path, *, label_column: Any 
         n_bytes += int(frames[-1].memory_usage(deep=True).sum())
         starts.append(starts[-1] + len(frames[-1]))
         check_memory(
-            source, n_bytes, "a label or a window need all rows in memory: leave them out, and rows are streamed"
+            source, n_bytes, "labels, groups and windows need all rows in memory: leave them out, and rows are streamed"
         )
 
     def row_name(row: int) -> str:
@@ -90,4 +89,4 @@ def read_tables(files: Sequence[Path], source: str | Path, *, label_column: Any 
         return f"{readers[file].path.name}, {readers[file].row_name(row - starts[file])}"
 
     frame = pd.concat(frames, ignore_index=True)
-    return table_records(frame, name_of(source), str(source), label_column=label_column, rows=row_name, **options)
+    return table_records(frame, name_of(source), str(source), rows=row_name, **options)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from lapae.data.arrays import in_windows
+from lapae.data.groups import as_groups
 from lapae.data.labels import parse_classes
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space.column_kinds import CONSTANT, decide_columns, place_of, select, warn_left_out
 from lapae.space.columns import unique_names
 from lapae.space.constants import only_value
-from lapae.space.frames import Frame, code_frame, numbers, position
+from lapae.space.frames import Frame, code_frame, numbers, position, text
 from lapae.space.series import interval_of, is_clock, time_faults, times_of
 
 
@@ -27,6 +28,7 @@ def table_records(
     columns: Sequence[str | int] | None = None,
     drop: Sequence[str | int] | None = None,
     label_column: str | int | None = None,
+    group_column: str | int | None = None,
     window: int | None = None,
     stride: int | None = None,
     allow_nan: bool = True,
@@ -42,6 +44,7 @@ def table_records(
         columns: columns to learn; default: all that can be learned.
         drop: columns not to learn.
         label_column: column of classes.
+        group_column: column of the groups of rows, which are put into the same split.
         window: steps of a window, of a series; it holds numbers alone.
         stride: steps from one window to the next.
         allow_nan: whether values may be missing.
@@ -54,6 +57,10 @@ def table_records(
         label = place_of(names, label_column, where)
         about["y"], about["label_names"] = parse_classes(where, frame.iloc[:, label], rows)
         drop = [*(drop or ()), names[label]]
+    if group_column is not None:
+        group = place_of(names, group_column, where)
+        about["together"] = as_groups(text(frame.iloc[:, group]), len(frame), where)
+        drop = [*(drop or ()), names[group]]
     frame = select(frame, columns, drop, where)
     if not len(frame) or not frame.shape[1]:
         raise DataError(f"{where}: holds no rows of features")

@@ -57,11 +57,12 @@ def look(source: str | Path, **options: Any) -> Look:
         read_all(data, path.name)
     if files is None and (data.kind not in ("table", "series") or reader_of(path) is not TableReader):
         return Look(summary, splits, notes=tuple(str(warning.message) for warning in told))
+    chosen: dict[str, Any] = {name: options.get(name) for name in ("label_column", "group_column")}
     if files is not None and not path.is_file():
         frame = ParquetTable(files, str(source)).some(SAMPLE_ROWS, options.get("seed", 0))[0]
     else:
-        frame = TableReader(path, label_column=options.get("label_column")).frame()
-    columns = tuple(columns_of(frame, label=options.get("label_column"), chosen=data.space.names or ()))
+        frame = TableReader(path, **chosen).frame()
+    columns = tuple(columns_of(frame, **chosen, learned=data.space.names or ()))
     notes = tuple(str(warning.message) for warning in told if "left out" not in str(warning.message))
     return Look(summary, splits, columns, notes)
 
@@ -75,12 +76,20 @@ def read_all(data: Data, name: str) -> None:
                 advance(len(part))
 
 
-def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Return one entry per column of a frame; `chosen` are those that are learned."""
+def columns_of(
+    frame: Frame,
+    *,
+    label_column: str | int | None = None,
+    group_column: str | int | None = None,
+    learned: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    """Return one entry per column of a frame; `learned` are those that are learned."""
     names = unique_names(frame.columns)
     frame = frame.set_axis(names, axis=1)
-    label_name = None if label is None else names[place_of(names, label, "X")]
-    columns, reasons = decide_columns(frame.drop(columns=[label_name] if label_name else []))
+    label, group = (
+        None if which is None else names[place_of(names, which, "X")] for which in (label_column, group_column)
+    )
+    columns, reasons = decide_columns(frame.drop(columns=[name for name in {label, group} if name is not None]))
     known = {column.name: column for column in columns}
     rows = []
     for name in names:
@@ -89,9 +98,11 @@ def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[st
         missing = float(words.isna().mean())
         example = " ".join(next(iter(words[words.notna()]), "").split("\n"))  # 2, also if read as 2.0
         kind, content = None, reasons.get(name, "not chosen")
-        if name == label_name:
+        if name == label:
             kind, content = "label", f"{frame[name].nunique()} classes"
-        elif name in known and (not chosen or name in chosen):
+        elif name == group:
+            kind, content = "group", f"{words.nunique() + int(words.isna().sum())} groups of rows, each in one split"
+        elif name in known and (not learned or name in learned):
             kind, content = known[name].kind, _content(frame, known[name])
         form, almost = known[name].format if name in known else "", ""
         if (name in known and known[name].lenient) or name in reasons or kind == "category":

@@ -175,3 +175,5 @@ class Records:
     """Time between these steps, if there is a clock."""
     groups: np.ndarray | None = None
     """(N,) the image of each tile, from 0. All tiles of an image are in one split, unless there are few images."""
+    together: np.ndarray | None = None
+    """(N,) the group of each row, from 0, such as a customer, which are in one split; None if there are none."""

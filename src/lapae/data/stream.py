@@ -32,7 +32,7 @@ from lapae.space.frames import Frame, warn_unknown
 
 LARGE = 2**25
 """Number of cells from which on a table is streamed: 1.7 million rows of 20 columns."""
-IN_MEMORY = {"label_column", "window", "stride"}
+IN_MEMORY = {"label_column", "group_column", "window", "stride"}
 """Options for which a table is read into memory."""
 STRIPE = 2**13
 """Number of rows that are read at a time."""

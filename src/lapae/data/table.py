@@ -48,6 +48,7 @@ class TableReader(Reader):
         space: Space | None = None,
         *,
         label_column: str | int | None = None,
+        group_column: str | int | None = None,
         columns: Sequence[str | int] | None = None,
         drop: Sequence[str | int] | None = None,
         window: int | None = None,
@@ -58,7 +59,8 @@ class TableReader(Reader):
     ) -> None:
         super().__init__(path, space)
         self.options = {"columns": columns, "drop": drop, "allow_nan": allow_nan, "window": window, "stride": stride}
-        self.label_column, self.any_range, self.written = label_column, any_range, written
+        self.label_column, self.group_column = label_column, group_column
+        self.any_range, self.written = any_range, written
         parquet = suffix_of(path, (*CSV, *PARQUET)) in PARQUET
         self.file = ParquetFile(path) if parquet else CsvFile(path)
         self.size = self.file.size
@@ -69,7 +71,8 @@ class TableReader(Reader):
             known = space.columns is not None and {c.name for c in space.columns} <= set(unique_names(self.file.first))
             has_header = known or self.is_header(self.file.first[is_index(self.file.first[0]) :])
         else:
-            has_header = label_column in self.file.first or self.is_header(self.file.first, self._label_place())
+            given = {label_column, group_column} & {*self.file.first}
+            has_header = bool(given) or self.is_header(self.file.first, self._label_place())
         self.header = unique_names(self.file.first) if parquet or has_header else None
         self.file.has_header = self.header is not None
         self.known_as = self.names
@@ -127,8 +130,9 @@ class TableReader(Reader):
         import pandas as pd
 
         texts: dict[int, str] = {} if isinstance(self.file, ParquetFile) else dict.fromkeys(self.file.padded, "str")
-        if self.label_column is not None and not isinstance(self.file, ParquetFile):
-            texts[place_of(self.names, self.label_column, str(self.path))] = "str"
+        for which in (self.label_column, self.group_column):
+            if which is not None and not isinstance(self.file, ParquetFile):
+                texts[place_of(self.names, which, str(self.path))] = "str"
         parts = self._parts(texts, progress)
         # cells that read as numbers in one part, and not in another, are text in all of them
         while len(parts) > 1 and (
@@ -166,11 +170,14 @@ class TableReader(Reader):
 
         with progress(f"reading {self.path.name}", self.size) as advance:
             frame = self.frame(advance)
-        label = self.label_column
-        if label in frame.columns and self.header is not None and label in frame[label].values:
-            # the name of a class was given, and a row of data was taken for the header
-            raise DataError(f"{self.path}: {label!r} is a label and no column; label_column must be a name or a number")
-        options = {**self.options, "label_column": label, "rows": self.row_name}
+        chosen = {"label": self.label_column, "group": self.group_column}
+        for what, which in chosen.items():
+            if which in frame.columns and self.header is not None and which in frame[which].values:
+                # a class was given, and a row of data was taken for the header
+                raise DataError(
+                    f"{self.path}: {which!r} is a {what} and no column; {what}_column must be a name or a number"
+                )
+        options = {**self.options, **{f"{what}_column": which for what, which in chosen.items()}, "rows": self.row_name}
         return table_records(frame, self.path.stem, str(self.path), **options)
 
     def _features(self) -> list[int]:

@@ -18,6 +18,8 @@ def understood(config: Config, data: Data) -> str:
     code = model.latent_dim and f"K = {model.latent_dim}"
     chosen = [config.method.method, model.network, code, getattr(options, "hessian", None)]
     epochs = f"{train.epochs} epochs in batches of {train.batch_size}"
+    if data.n_groups:
+        parts += f" ({data.n_groups:,} groups of rows, each in one split)"
     return (
         f"{data.space.describe(sum(sizes.values()))}; {parts}; {', '.join(str(one) for one in chosen if one)}; {epochs}"
     )
