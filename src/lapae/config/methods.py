@@ -49,7 +49,7 @@ class LaplaceOptions(MethodOptions):
     """Options of the online and the post-hoc posterior."""
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
-    """Curvature of the posterior; default: sketch for images, else lowrank."""
+    """Curvature of the posterior; default: sketch for images and networks of your own, else lowrank."""
     vectors: Count | None = None
     """Number of random vectors of a lowrank hessian; default: 500, or 32 for a large network, with the diagonal."""
     prior_precision: Positive = 1.0
