@@ -72,8 +72,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             a trained module that takes images (B, 3, H, W) in [0, 1] and returns one or several feature maps (B, C, h,
             w); it is not changed.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
-        hessian: curvature of the posterior: lowrank (default), sketch (default for images), approx,
-            exact, mixed, mc, bottleneck, block or kfac.
+        hessian: curvature of the posterior: lowrank (default), sketch (default for images and networks of your own),
+            approx, exact, mixed, mc, bottleneck, block or kfac.
         likelihood: "gaussian" (its noise is learned), "student" (for training data with outliers), "bernoulli",
             "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is fixed.
         update: update of the online precision: laplacian, redux, van or nng.

@@ -78,6 +78,24 @@ def test_variances_are_those_of_the_definition(form, likelihood):
         assert_close(codes.z_cov, z_cov)
 
 
+def test_a_trained_transformer_has_tangents():
+    """In evaluation mode torch computes it by a shortcut that has no derivatives."""
+
+    def transformer() -> Autoencoder:
+        layer = nn.TransformerEncoderLayer(2, 1, 4, dropout=0.0, batch_first=True)
+        return Autoencoder(nn.Sequential(layer, nn.Flatten(1), nn.Linear(6, 2)), Unrolled())
+
+    method, x = method_of(transformer, (3, 2), Gaussian(0.7))
+    method.eval()
+    with torch.no_grad():
+        found = linearized(method, x)
+        shortcut = torch.backends.mha.get_fastpath_enabled()
+    assert shortcut
+    z_cov, x_var = brute_force(method.train(), x)
+    assert_close(found.z_cov, z_cov)
+    assert_close(found.output_var, x_var)
+
+
 @pytest.mark.parametrize("network", [attending, spatial, NETWORKS["dense"][0]])
 def test_large_codes_have_no_matrix(network, monkeypatch):
     method, x = method_of(network, (3, 2), Gaussian(0.7))

@@ -11,12 +11,14 @@ times as many passes; `LowRankPrecision.variance` computes it for single rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapae.curvature.chunking import is_out_of_memory
 from lapae.curvature.dense import walk_dense
@@ -308,9 +310,10 @@ def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tenso
     """
 
     def forward_mode(along: Mapping[str, Tensor]) -> Outputs:
-        return vmap(lambda t: jvp(f, (dict(at),), (t,))[1])(dict(along))
+        with written_out_attention():
+            return vmap(lambda t: jvp(f, (dict(at),), (t,))[1])(dict(along))
 
-    with torch.enable_grad():
+    with torch.enable_grad(), written_out_attention():
         free = {name: value.detach().requires_grad_() for name, value in at.items()}
         found = f(free)
         w = [torch.zeros_like(y, requires_grad=True) for y in found]
@@ -339,6 +342,18 @@ def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tenso
         return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))  # pyright: ignore[reportReturnType]
 
     return push
+
+
+@contextmanager
+def written_out_attention() -> Iterator[None]:
+    """Compute attention by its steps: torch's shortcuts have no second derivatives, some of them no derivatives."""
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcut)
 
 
 class _Both(nn.Module):
