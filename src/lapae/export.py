@@ -182,7 +182,7 @@ def with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
 
 class NewLevels(nn.Module):
     """`lapae.score.unseen` in torch: levels that are not in the training data are marked and add to scores, as do
-    levels that contradict another column."""
+    values that contradict another column."""
 
     never: Tensor
     first: Tensor
@@ -193,6 +193,8 @@ class NewLevels(nn.Module):
     levels: Tensor
     contradicts: Tensor
     words: Tensor
+    lines: Tensor
+    on_line: Tensor
 
     def __init__(self, calibration: Calibration, masks: Tensor, n_columns: int) -> None:
         super().__init__()
@@ -214,6 +216,8 @@ class NewLevels(nn.Module):
             keys = rules.keys.float()  # as numbers come
             buffers |= {"keys": keys, "levels": rules.levels.nan_to_num(), "contradicts": tail * rules.surprise}
             buffers["words"] = rules.words
+            lines = rules.keys.new_full((len(rules.columns), 3), torch.nan) if rules.lines is None else rules.lines
+            buffers |= {"lines": lines.nan_to_num(), "on_line": ~lines[:, 0].isnan()}
         for name, value in buffers.items():
             self.register_buffer(name, value)
         self.most = unseen.count.shape[1] - 1
@@ -223,13 +227,16 @@ class NewLevels(nn.Module):
         codes = x[:, self.columns]
         level = codes.nan_to_num().long().clamp(0, self.most)
         new = ~codes.isnan() & ((codes == UNSEEN) | self.never[level + self.first])
-        x, more = with_columns(x, self.columns, torch.where(new, UNSEEN, codes)), new.to(x.dtype) * self.surprise
+        more = new.to(x.dtype) * self.surprise
+        x = with_columns(x, self.columns, torch.where(new, UNSEEN, codes)) if self.columns else x
         if not self.determined:
             return x, more
-        same = x[:, self.sources, None].float() == self.keys
-        expected = torch.where(same, self.levels, 0.0).sum(2)
-        own = x[:, self.determined]
-        wrong = ~((own == UNSEEN) & self.words) & (same.sum(2) == 1) & differ(own, expected)
+        source, own = x[:, self.sources], x[:, self.determined]
+        same = source[:, :, None].float() == self.keys
+        a, b, reach = self.lines.unbind(1)
+        expected = torch.where(self.on_line, a * source + b, torch.where(same, self.levels, 0.0).sum(2))
+        known = self.on_line | (same.sum(2) == 1)
+        wrong = ~((own == UNSEEN) & self.words) & known & differ(own, expected, reach)
         return x, torch.cat([more, wrong.to(x.dtype) * self.contradicts], 1)
 
 
@@ -309,7 +316,7 @@ class Pipeline(nn.Module):
         columns = model.space.columns if model.space.kind == "table" else None
         self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
         self.new_levels = None
-        if self.codes is not None and calibration.unseen is not None and calibration.score.tail is not None:
+        if calibration.unseen is not None and calibration.score.tail is not None:
             self.new_levels = NewLevels(calibration, self.masks, model.space.shape[0])
         words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
         self.register_buffer("words", torch.tensor(words).reshape(model.space.model_shape))

@@ -355,6 +355,9 @@ def calibrate(model: Model, data: Data) -> Model:
 
     An imputer is fitted here if rows have missing values; otherwise when missing values are first filled in.
     """
+    if model.space.kind == "table":
+        held_out = np.concatenate([np.asarray(sampled(split.x, MOST_SAMPLED)) for split in (data.valid, data.calib)])
+        model = replace(model, space=model.space.confirmed(held_out.astype(np.float64)))
     unseen = None
     if model.space.kind == "table" and model.config.train.unseen == "unusual":
         unseen = Unseen.fit(model.space.columns, [data.train.x, data.valid.x, data.calib.x])

@@ -840,7 +840,7 @@ class Model:
             return numpy(values if at is None else torch.zeros_like(guess).scatter_(1, at[:, None], values.to(guess)))
 
         best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
-        sure = ~np.isnan(self.space.implied(coded))
+        sure = self.space.limits(coded)
         limits = None
         if beyond is not None:
             limits = tuple(self.space.rounded(self.space.to_user(whole_rows(end), whole=False)) for end in beyond)
@@ -856,7 +856,7 @@ class Model:
         up: np.ndarray,
         *,
         best: np.ndarray | None = None,
-        sure: np.ndarray | None = None,
+        sure: tuple[np.ndarray, np.ndarray] | None = None,
         limits: tuple[np.ndarray, ...] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return intervals of possible values in the user's units.
@@ -866,7 +866,7 @@ class Model:
             down: how far intervals reach downward, like `mean`.
             up: how far they reach upward.
             best: the imputed values (n, *shape), for intervals of missing values; then a boolean may be either.
-            sure: values that another column determines, (n, *shape).
+            sure: the least and the greatest of values that another column determines, (n, *shape) each; else NaN.
             limits: how far intervals may reach beyond the values of the rows, downward and upward, (n, *shape).
         """
         filled = best is not None
@@ -886,7 +886,8 @@ class Model:
         for j, p, reach in self.space.booleans(mean, up):
             low[:, j] = np.where(p <= reach, 0.0, low[:, j])
             high[:, j] = np.where(1 - p <= reach, 1.0, high[:, j])
-        return np.where(sure, best, np.fmin(low, best)), np.where(sure, best, np.fmax(high, best))
+        least, most = sure
+        return np.where(np.isnan(least), np.fmin(low, best), least), np.where(np.isnan(most), np.fmax(high, best), most)
 
     @cached_property
     def _possible(self) -> Possible | None:

@@ -286,8 +286,7 @@ class _Draw:
         source = next((i for i in self.done if self.columns[i].name == column.given_by), None)
         if source is None or column.carried is not None:
             return
-        table = dict(column.implied)
-        found = np.array([table.get(value, np.nan) for value in self.made[:, source].tolist()])
+        found = column.told(self.made[:, source])
         self.made[:, j] = np.where(np.isnan(found) | np.isnan(self.made[:, j]), self.made[:, j], found)
 
 

@@ -8,7 +8,8 @@ as much as makes ordinary scores, which fall off about exponentially, rarer by o
 other row has are scored like new rows with a new level, so that p-values hold.
 
 A value that contradicts the column that determines it (a borough that is not that of the zone, see
-`lapae.space.levels`) is also a surprise: minus the logarithm of the share of held-out rows with a contradiction.
+`lapae.space.levels`), or a number that is not on the line of its copy (`lapae.space.lines`), is also a surprise: minus
+the logarithm of the share of held-out rows with a contradiction.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SAME = 1e-6
 """Relative difference up to which two numbers are equal: graphs take numbers of 32 bits."""
 
 
-def differ(values: Any, expected: Any) -> Any:
-    """Return whether values differ from expected ones (arrays or tensors); False if either is NaN."""
-    return abs(values - expected) > SAME * (1 + abs(expected))
+def differ(values: Any, expected: Any, reach: Any = 0.0) -> Any:
+    """Return whether values differ from expected ones (arrays or tensors) by more than `reach`; False if either is
+    NaN."""
+    return abs(values - expected) > reach + SAME * (1 + abs(expected))
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Contradictions:
         keys: codes of the column that determines, (K, N), padded with NaN.
         levels: codes of the values that go with them, (K, N).
         surprise: surprise of a value that contradicts, in nats, (K,).
+        lines: slope, intercept and reach of columns that are lines of others, (K, 3), NaN for those that are looked up;
+            None if all are.
     """
 
     columns: Tensor
@@ -58,6 +62,7 @@ class Contradictions:
     keys: Tensor
     levels: Tensor
     surprise: Tensor
+    lines: Tensor | None = None
 
     @classmethod
     def fit(cls, columns: Sequence[Column], rows: Sequence[Source]) -> Contradictions | None:
@@ -69,45 +74,56 @@ class Contradictions:
         pairs = [
             (i, places[column.given_by])
             for i, column in enumerate(columns)
-            if column.given_by in places and column.implied
+            if column.given_by in places and (column.implied or column.line)
         ]
         if not pairs:
             return None
         starts = Spans(tuple(columns)).starts
-        most = max(len(columns[i].implied) for i, _ in pairs)
+        most = max(1, *(len(columns[i].implied) for i, _ in pairs))
         table = np.full((2, len(pairs), most), np.nan)
         for k, (i, _) in enumerate(pairs):
-            table[:, k, : len(columns[i].implied)] = np.array(columns[i].implied, np.float64).T
+            if columns[i].implied and columns[i].line is None:
+                table[:, k, : len(columns[i].implied)] = np.array(columns[i].implied, np.float64).T
+        told = [columns[i].line for i, _ in pairs]
+        lines = torch.tensor([[np.nan] * 3 if at is None else [at.a, at.b, at.reach] for at in told]).double()
         own, source = torch.tensor(pairs).T
         features = torch.tensor([[int(starts[i]) if columns[i].width else -1 for i in pair] for pair in pairs])
         keys, levels = torch.from_numpy(table)
         words = torch.tensor([columns[i].kind in ("category", "boolean") for i, _ in pairs])
-        found = cls(own, source, words, features, keys, levels, torch.zeros(len(pairs), dtype=torch.float64))
+        zeros = torch.zeros(len(pairs), dtype=torch.float64)
+        found = cls(own, source, words, features, keys, levels, zeros, lines if any(told) else None)
         held_out = [source for source in rows[1:] if len(source)] or rows[:1]
         known, wrong = np.zeros((2, len(pairs)))
         for x in (part for source in held_out for _, part in chunks(getattr(source, "sample", source))):
-            own, expected = found._pairs(np.asarray(x, np.float64))
+            own, expected, reach = found._pairs(np.asarray(x, np.float64))
             known += (~np.isnan(own) & ~np.isnan(expected)).sum(0)
-            wrong += differ(own, expected).sum(0)
+            wrong += differ(own, expected, reach).sum(0)
         found = replace(found, surprise=torch.from_numpy(np.log((known + 2) / (wrong + 1))))
         sure = torch.from_numpy((known > 0) & (wrong <= (1 - SURE) * known))
-        values = (getattr(found, field.name) for field in fields(found))
-        return cls(*(value[sure] for value in values)) if sure.any() else None
+        if not sure.any():
+            return None
+        values = {field.name: getattr(found, field.name) for field in fields(found)}
+        return replace(found, **{name: value[sure] for name, value in values.items() if value is not None})
 
     def surprises(self, codes: np.ndarray) -> Tensor:
         """Return the surprise (n, K) of values of codes (n, F)."""
         return torch.from_numpy(differ(*self._pairs(codes))) * self.surprise
 
-    def _pairs(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of codes (n, F), and the values implied by the columns that determine them: (n, K) each,
-        NaN where missing or new."""
+    def _pairs(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the values of codes (n, F), the values implied by the columns that determine them, (n, K) each, NaN
+        where missing or new, and by how much they may differ, (K,)."""
         own = codes[:, self.columns.numpy()]
         expected = np.full(own.shape, np.nan)
         for k, source in enumerate(self.sources.tolist()):
             keys, levels = self.keys[k].numpy(), self.levels[k].numpy()
             at = np.searchsorted(keys, codes[:, source]).clip(0, len(keys) - 1)  # NaN come last
             expected[:, k] = np.where(keys[at] == codes[:, source], levels[at], np.nan)
-        return np.where((own == UNSEEN) & self.words.numpy(), np.nan, own), expected
+        reach = np.zeros(len(self.columns))
+        if self.lines is not None:
+            a, b, far = self.lines.numpy().T
+            expected = np.where(np.isnan(a), expected, a * codes[:, self.sources.numpy()] + b)
+            reach = np.nan_to_num(far)
+        return np.where((own == UNSEEN) & self.words.numpy(), np.nan, own), expected, reach
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,8 @@ class Unseen:
 
     @classmethod
     def fit(cls, columns: Sequence[Column] | None, rows: Sequence[Source]) -> Unseen | None:
-        """Count the levels of a table's columns in several blocks of rows; None if no column has any.
+        """Count the levels of a table's columns in several blocks of rows; None if no column has any, nor is determined
+        by another.
 
         Args:
             columns: columns of the table.
@@ -138,10 +155,11 @@ class Unseen:
                 occur in several rows.
         """
         places = [i for i, column in enumerate(columns or ()) if column.kind in ("category", "boolean")]
-        if columns is None or not places:
+        rules = None if columns is None else Contradictions.fit(columns, rows)
+        if columns is None or (not places and rules is None):
             return None
         widths = [max(len(columns[i].categories), 2) for i in places]
-        count = np.zeros((len(places), max(widths)), np.int64)
+        count = np.zeros((len(places), max(widths, default=2)), np.int64)
         new = np.zeros(len(places), np.int64)
         streamed = any(hasattr(source, "sample") for source in rows)
         for x in (part for source in rows for _, part in chunks(getattr(source, "sample", source))):
@@ -158,11 +176,11 @@ class Unseen:
         rare = np.empty(len(share), bool)
         rare[order] = share[order].cumsum() < OFTEN
         return cls(
-            torch.tensor(places),
-            torch.tensor([int(starts[i]) if columns[i].width else -1 for i in places]),
+            torch.tensor(places, dtype=torch.int64),
+            torch.tensor([int(starts[i]) if columns[i].width else -1 for i in places], dtype=torch.int64),
             torch.from_numpy(count),
             torch.from_numpy(np.where(rare, np.log((known + 2) / (alone + 1)), 0.0)),
-            Contradictions.fit(columns, rows),
+            rules,
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from lapae.space.lines import Line
 from lapae.space.written import parse_written
 
 ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"]
@@ -21,7 +22,7 @@ PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
 UNSEEN = -1.0
 """Code of a level of a category or boolean that is not in the training data."""
-NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": ()}
+NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": (), "line": None}
 """Fields that older saved columns do not have, and their values in that case."""
 
 
@@ -60,6 +61,8 @@ class Column:
     """Name of the column that determines this one, if there is one."""
     implied: tuple[tuple[float, float], ...] = ()
     """Codes of that column, each with the corresponding code of this one."""
+    line: Line | None = None
+    """In place of these, if each column is a line of the other: that on which the values of this one are."""
 
     @property
     def written(self) -> bool:
@@ -99,6 +102,17 @@ class Column:
             return (self.name,) * self.width
         return tuple(f"{self.name}={category}" for category in self.categories)
 
+    def told(self, given: np.ndarray) -> np.ndarray:
+        """Return the codes (n,) that go with those of the column that determines this one, (n,); NaN if there are
+        none."""
+        if self.line is not None:
+            return self.line(given)
+        if not self.implied:
+            return np.full(given.shape, np.nan)
+        keys, values = np.array(self.implied, np.float64).T
+        at = np.searchsorted(keys, given).clip(0, len(keys) - 1)  # NaN come last
+        return np.where(keys[at] == given, values[at], np.nan)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; fields that are new since 0.2 only if they are not the default."""
         values = {**asdict(self), "categories": list(self.categories)}
@@ -113,7 +127,8 @@ class Column:
             "values": tuple(map(float, values.get("values", ()))),
             "implied": tuple((float(a), float(b)) for a, b in values.get("implied", ())),
         }
-        column = cls(**{**values, **tuples})
+        line = values.get("line")
+        column = cls(**{**values, **tuples, "line": None if line is None else Line.from_dict(line)})
         if column.kind not in get_args(ColumnKind):
             raise ValueError(f"column kind {column.kind!r}: expected one of {', '.join(get_args(ColumnKind))}")
         if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format, column.given_by)):
@@ -225,14 +240,24 @@ class Spans:
     def look_up(self, codes: np.ndarray) -> np.ndarray:
         """Return codes (n, F) of columns that others determine, looked up by those in `codes` (n, F); NaN elsewhere."""
         out = np.full(codes.shape, np.nan)
-        places = {column.name: i for i, column in enumerate(self.columns)}
-        for i, column in enumerate(self.columns):
-            if column.given_by in places:
-                keys, values = np.array(column.implied, np.float64).reshape(-1, 2).T
-                given = codes[:, places[column.given_by]]
-                at = np.searchsorted(keys, given).clip(0, max(len(keys) - 1, 0))
-                out[:, i] = np.where(keys[at] == given, values[at], np.nan) if len(keys) else np.nan
+        for i, source in self.sources.items():
+            out[:, i] = self.columns[i].told(codes[:, source])
         return out
+
+    def limits(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the greatest code (n, F) that columns determined by others can have; NaN elsewhere."""
+        low = self.look_up(codes)
+        high = low.copy()
+        for i, source in self.sources.items():
+            if (line := self.columns[i].line) is not None:
+                low[:, i], high[:, i] = line.interval(codes[:, source])
+        return low, high
+
+    @cached_property
+    def sources(self) -> dict[int, int]:
+        """Places of the columns that determine others, by the places of those."""
+        places = {column.name: i for i, column in enumerate(self.columns)}
+        return {i: places[column.given_by] for i, column in enumerate(self.columns) if column.given_by in places}
 
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Return features (…, D) in the user's units as codes (…, F).

@@ -12,7 +12,8 @@ most of them with too few rows to learn from. Therefore:
   predicts it best.
 
 Column A determines column B if rows with the same value of A have the same value of B, except for up to 1 % of them. A
-missing value of B is then looked up by the value of A, whether the network sees A or not.
+missing value of B is then looked up by the value of A, whether the network sees A or not. A number or date that is a
+line of another one in all rows (`lapae.space.lines`) is computed from it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lapae.space.columns import Column, Spans
+from lapae.space.columns import DAY, WITH_INTERVALS, Column, Spans
+from lapae.space.lines import Line, lines
 
 NORMAL = NormalDist()
 
@@ -50,6 +52,8 @@ PAIRS, ALIKE = 200, 0.9
 """Pairs of rows with one value of a column that say which others are worth a look: those that agree as often."""
 MOST_COLUMNS = 200
 """Maximum number of columns of a table in which columns that determine others are searched for."""
+MOST_NUMBERS = 1000
+"""Maximum number of columns of a table in which columns that are lines of others are searched for."""
 
 
 def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
@@ -71,8 +75,10 @@ def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
             if i not in rare:
                 values = embed(x[:, i], len(columns[i].categories), others)
                 found[i] = replace(found[i], values=tuple(values.tolist()))
+    for b, (a, line) in copies(columns, x).items():
+        found[b] = replace(found[b], given_by=columns[a].name, line=line)
     implied = determined(columns, x)
-    for b in {b for _, b in implied}:
+    for b in {b for _, b in implied if found[b].line is None}:
         a = min((a for a, other in implied if other == b), key=lambda a: len(implied[a, b]))
         found[b] = _told_by(found[b], columns[a], implied[a, b])
     for i in rare:
@@ -147,6 +153,29 @@ def _profiles(columns: Sequence[Column], x: np.ndarray, numbers: Sequence[int]) 
         mean, deviation = np.nanmean(wide, 0), np.nanstd(wide, 0)
     scaled = (wide - mean) / np.where(deviation > 0, deviation, 1.0)
     return np.nan_to_num(scaled).clip(-FARTHEST, FARTHEST)
+
+
+def copies(columns: Sequence[Column], x: np.ndarray) -> dict[int, tuple[int, Line]]:
+    """Return the columns of rows x (n, F) that are lines of others, as `lines` does."""
+    if len(columns) > MOST_NUMBERS:
+        return {}
+    chosen = [i for i, column in enumerate(columns) if column.kind in WITH_INTERVALS]
+    dates = [i for i in chosen if columns[i].kind == "date"]
+    return lines(x, chosen, [i for i in dates if columns[i].format == DAY], dates)
+
+
+def confirmed(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
+    """Return columns without the lines on which more than 1 % of held-out rows x (n, F) are not."""
+    found = list(columns)
+    for i, source in Spans(tuple(columns)).sources.items():
+        line = columns[i].line
+        if line is None:
+            continue
+        known = ~(np.isnan(x[:, i]) | np.isnan(x[:, source]))
+        low, high = line.interval(x[known, source])
+        if ((x[known, i] < low) | (x[known, i] > high)).sum() > (1 - SURE) * known.sum():
+            found[i] = replace(columns[i], given_by="", line=None)
+    return tuple(found)
 
 
 def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int], dict[float, float]]:

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lapae.space.columns import DAY, Column
+from lapae.space.lines import decimal_place
 
 ENOUGH = 50
 """Minimum number of values of a column for its least and greatest value to be bounds of imputed values."""
 SHARE, SEVERAL = 0.01, 3
 """Minimum share and number of rows with the least or greatest value of a column for it to be a certain limit."""
-MOST_PLACES = 6
-"""Maximum number of decimal places that imputed values are rounded to."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Possible:
                 continue
             if column is not None:
                 whole[j] = column.kind == "count" or column.format == DAY or bool((known == np.rint(known)).all())
-                unit[j] = _unit(known) if column.kind != "date" else np.nan
+                unit[j] = decimal_place(known) if column.kind != "date" else np.nan
             first, last = known.min(), known.max()
             low[j] = first if _shared(known, first) else 0.0 if first >= 0 else -np.inf
             high[j] = last if _shared(known, last) else 0.0 if last <= 0 else np.inf
@@ -111,11 +110,6 @@ class Possible:
         per = np.round(1 / self.unit)  # 1 / 0.01 is exact, 0.01 is not
         # 0.29 * 100 is a little less than 29
         return np.where(np.isnan(per), values, to_whole(np.round(values * per, 6)) / per)
-
-
-def _unit(known: np.ndarray) -> float:
-    """Return the last decimal place that some of the values (n,) have; NaN for numbers that are not rounded."""
-    return next((10.0**-n for n in range(MOST_PLACES + 1) if (np.round(known, n) == known).all()), np.nan)
 
 
 def _shared(known: np.ndarray, end: float) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -27,7 +27,7 @@ from lapae.space.constants import Constants
 from lapae.space.features import Features
 from lapae.space.frames import as_frame, code_frame, is_frame, numbers_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
-from lapae.space.levels import with_levels
+from lapae.space.levels import confirmed, with_levels
 from lapae.space.possible import Possible
 from lapae.space.scaling import Number, Source, apply, invert, standardise
 from lapae.space.series import cut, starts
@@ -380,6 +380,15 @@ class Space:
     def implied(self, coded: np.ndarray) -> np.ndarray:
         """Return the codes of values of `coded` (n, *shape) that another column of their row determines, else NaN."""
         return np.full(coded.shape, np.nan) if self._spans is None else self._spans.look_up(coded)
+
+    def limits(self, coded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the greatest code that values can have that another column of their row determines."""
+        none = np.full(coded.shape, np.nan)
+        return (none, none) if self._spans is None else self._spans.limits(coded)
+
+    def confirmed(self, coded: np.ndarray) -> Space:
+        """Return the space of a table without relations of numbers that do not hold in held-out rows (n, F)."""
+        return self if self._spans is None else replace(self, columns=confirmed(self._spans.columns, coded))
 
     def feature_of(self, column: np.ndarray) -> np.ndarray:
         """Return the model's first feature of a column of each of n rows of a table, (n,)."""

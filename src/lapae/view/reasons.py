@@ -127,7 +127,11 @@ def _of_two(model: Model, coded: np.ndarray, found: Reasons, marked: np.ndarray)
     implied = model.space.implied(model.space.known(coded))
     made = {name: getattr(found, name).copy() for name in ("feature", "value", "expected", "low", "high")}
     for own, source in ((i, places[c.given_by]) for i, c in enumerate(columns) if c.given_by in places):
-        wrong = differ(coded[:, own], implied[:, own]) & (marked[:, own] != UNSEEN) & (marked[:, source] != UNSEEN)
+        line = columns[own].line
+        reach = 0.0 if line is None else line.reach + line.unit / 2  # what is implied is rounded
+        wrong = (
+            differ(coded[:, own], implied[:, own], reach) & (marked[:, own] != UNSEEN) & (marked[:, source] != UNSEEN)
+        )
         rows = np.flatnonzero(wrong & np.isin(found.feature, (own, source)))
         if not len(rows):
             continue
