@@ -13,7 +13,7 @@ from narrow import sure
 from scipy.stats import kstest, norm, spearmanr
 
 from lapae.calibrate.calibration import Calibration, Reference, Tiles
-from lapae.calibrate.conformal import Radius
+from lapae.calibrate.conformal import LEVELS, Radius
 from lapae.impute.imputer import ImputerRows
 from lapae.impute.network import NetworkImputer
 from lapae.predict.deviation import log_scale
@@ -308,14 +308,17 @@ def test_parts_of_a_score_do_not_turn_on_the_last_bit(calibration):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
-def test_a_row_with_values_hidden_in_turn_counts_once():
+def test_a_row_with_values_hidden_in_turn_counts_once(monkeypatch):
     """Forty rows cannot tell where 99 % of new values lie: from 97 % on, the radius goes on as a normal tail."""
     found = Calibration.fit(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True)
     mask = torch.rand((400, FEATURES), generator=torch.Generator().manual_seed(0)) < 0.5
     assert len(found.held_out) == 40
-    score, _, rows = imputer_of(found)._hidden_scores(TRAINED, found.held_out, mask)
-    radius = Radius.fit(np.abs(score), rows=rows)
-    np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
+    imputer = imputer_of(found)
+    monkeypatch.setattr("lapae.impute.imputer.masks", lambda trained, held_out: [mask])
+    score, _, rows = imputer._hidden_scores(TRAINED, found.held_out, mask)
+    radii = sure(imputer.with_radii(TRAINED, found.held_out).radii)
+    for radius in (Radius.fit(np.abs(score), rows=rows), Radius(LEVELS, radii[0, 0])):
+        np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
 
 
 def test_an_image_is_compared_with_images_or_corrected_for_its_tiles(calibration):

@@ -367,8 +367,8 @@ MUTANTS = (
     Mutant(
         "hidden values of one row count as rows",
         IMPUTER,
-        "Radius.fit(ratio.numpy(), rows=chosen.numpy(), one_sided=one_sided)",
-        "Radius.fit(ratio.numpy(), one_sided=one_sided)",
+        "Radius.fit(ratio, rows=rows, one_sided=one_sided, shared=score.shape[1] > SHARED)",
+        "Radius.fit(ratio, one_sided=one_sided, shared=score.shape[1] > SHARED)",
         T_CALIBRATE,
         "test_a_row_with_values_hidden_in_turn_counts_once",
     ),

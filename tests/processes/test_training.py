@@ -64,7 +64,8 @@ def learn_all(cases: dict[str, Config]) -> dict[str, dict]:
 def assert_close(one: dict, two: dict, rtol: float = 1e-4) -> None:
     assert one["state"].keys() == two["state"].keys()
     for name, value in one["state"].items():
-        np.testing.assert_allclose(two["state"][name], value, rtol=rtol, atol=rtol * np.abs(value).max(), err_msg=name)
+        atol = rtol * np.abs(value).max(initial=0)
+        np.testing.assert_allclose(two["state"][name], value, rtol=rtol, atol=atol, err_msg=name)
     assert len(one["history"]) == len(two["history"])
     for before, after in zip(one["history"], two["history"], strict=True):
         assert after == pytest.approx(before, rel=rtol)
