@@ -30,7 +30,7 @@ def changed_columns(
         new: new rows as codes (m, F).
         rate: probability that any column is returned, at most, if nothing has changed.
     """
-    from scipy.stats import ks_2samp
+    from scipy.stats import ks_2samp  # pyright: ignore[reportMissingTypeStubs]
 
     found: dict[str, tuple[float, str]] = {}
     for column, left, right in zip(columns, rows.T, new.T, strict=True):
@@ -58,7 +58,7 @@ def changed_columns(
 
 def _fisher(a: np.ndarray, b: np.ndarray) -> float:
     """Return a p-value for truth values (n,) and (m,) that are true equally often: twice Fisher's one-sided one."""
-    from scipy.stats import hypergeom
+    from scipy.stats import hypergeom  # pyright: ignore[reportMissingTypeStubs]
 
     if not len(a) or not len(b):
         return 1.0

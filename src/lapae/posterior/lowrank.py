@@ -39,7 +39,7 @@ necessary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -392,7 +392,7 @@ def _side(shape: torch.Size) -> int:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
+def _full_precision() -> Generator[None]:
     """Compute products of float32 matrices without rounding their factors, which would mix what differs by orders."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -10,7 +10,7 @@ times as many passes; `LowRankPrecision.variance` computes it for single rows of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -345,7 +345,7 @@ def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tenso
 
 
 @contextmanager
-def written_out_attention() -> Iterator[None]:
+def written_out_attention() -> Generator[None]:
     """Compute attention by its steps: torch's shortcuts have no second derivatives, some of them no derivatives."""
     shortcut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
